@@ -1,0 +1,199 @@
+"""The store's one contract. Backends differ in speed only; `tests/laws/` holds each of them to it.
+
+Rows of a table are spread over `spec.shards` shards by key. A shard is the unit of atomicity: its rows, its offsets, its
+clock and its change feed move together or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from embedding_store.spec import TableSpec
+from native.ragged import Ragged
+
+U64 = npt.NDArray[np.uint64]
+U32 = npt.NDArray[np.uint32]
+I64 = npt.NDArray[np.int64]
+F32 = npt.NDArray[np.float32]
+Bool = npt.NDArray[np.bool_]
+
+ENTRY = np.dtype([("time_ms", "<i8"), ("place", "<i8"), ("item", "<u8"), ("partition", "<u4"), ("weight", "<f4")])
+"""A sequence entry, 32 bytes. Order: (time_ms, partition, place); place = record offset · 2^16 + line in the record."""
+
+
+class Source(NamedTuple):
+    """A partition of one incarnation of a topic. A topic made anew under its old name has another id."""
+
+    topic_id: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic_id}:{self.partition}"
+
+
+class Range(NamedTuple):
+    """Record offsets [start, stop) of a source whose events a flush carries."""
+
+    source: Source
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Reply of `lookup`; row i answers key i. A missing key has its initial vector, found False and zeros elsewhere."""
+
+    vectors: F32  # (n, dim)
+    found: Bool  # (n,)
+    clock: I64  # (n,) shard clock at the row's last update
+    count: I64  # (n,) events whose own user or item it is: exact
+    updated_ms: I64  # (n,) wall clock of the last update, ms since the epoch
+    last_seen: I64  # (n,) A of logQ: shard clock at the row's last own event
+    gap: F32  # (n,) B of logQ: moving average of events between own events; 0 before the first
+    popularity: F32  # (n,) decayed sum of positives as of `last_seen`
+    check: U32  # (n,) check bits of the stored id
+    ids: Ragged  # n ids in canonical bytes; empty for missing keys and rows without an id
+    state: F32 | None = None  # (n, state_dim) on demand
+
+
+@dataclass(frozen=True, slots=True)
+class Histories:
+    """Reply of `histories`: entries of key i are `entries[offsets[i]:offsets[i + 1]]`, oldest first."""
+
+    offsets: I64  # (n + 1,)
+    entries: npt.NDArray[np.void]  # (entries,) of dtype ENTRY
+    found: Bool  # (n,)
+    clock: I64  # (n,)
+    count: I64  # (n,)
+    updated_ms: I64  # (n,)
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """What one `apply` carries for one table; the store splits it by shard. Keys are unique.
+
+    A key is stored if it has an own event (`counts` > 0), a gradient that is not all zero, or an append.
+    """
+
+    generation: int
+    ranges: tuple[Range, ...]  # every source whose events contributed; empty is an error
+    events: int  # usable events in the ranges: what the clock advances by
+    event_time_ms: int  # newest event time in the ranges, 0 if they hold no usable event
+    produced_ms: int  # newest record timestamp in the ranges, 0 likewise
+    now_ms: int  # the caller's wall clock
+    keys: U64  # (n,) unique
+    counts: I64  # (n,) own events of each key in the ranges
+    positives: F32  # (n,) own positive events (label > 0), weighted
+    checks: U32  # (n,)
+    ids: Ragged  # n ids; empty where the key has no own event
+    gradients: F32 | None = None  # (n, dim) summed per key; None for sequence tables
+    appends: npt.NDArray[np.void] | None = None  # (m,) of dtype ENTRY, any order; sequence tables only
+    append_rows: I64 | None = None  # (m,) index into keys of each append
+    forget: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # keys to forget, after the rows are applied
+
+
+Outcome = Literal["applied", "duplicate", "conflict"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardReply:
+    """What one shard did: `applied` everything, or changed nothing.
+
+    `duplicate`: it held stop or more of every range. `conflict`: anything else, an unset source included.
+    """
+
+    outcome: Outcome
+    clock: int
+    offsets: Mapping[Source, int]  # as stored after the call, for the flush's sources that are set
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStatus:
+    clock: int  # usable events applied
+    generation: int
+    rows: int
+    event_time_ms: int  # newest event time applied: the `as_of` of everything read from the shard
+    produced_ms: int  # newest record timestamp applied
+    skipped: int  # records jumped over by `seek`
+    offsets: Mapping[Source, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A place in a table's change feed; opaque to callers. Positions of another server run force a rescan."""
+
+    run_id: str
+    positions: tuple[str, ...]  # per shard
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Rows changed since a cursor, as they are now; applying the same changes again is harmless."""
+
+    cursor: Cursor
+    rescan: bool  # True: `keys` is the whole table, whatever else a mirror holds is gone
+    keys: U64  # (n,) unique
+    rows: Rows  # n rows, all found
+    deleted: U64
+    clock: tuple[int, ...]  # per shard
+    event_time_ms: int  # the table reflects the stream up to here: the newest event time applied, lowest over shards
+    produced_ms: int  # the newest record timestamp applied, lowest over shards
+
+
+class EmbeddingStore(Protocol):
+    """A parameter server for embedding, sequence and dense tables. Thread-safe unless a backend says otherwise.
+
+    Errors are those of `embedding_store.errors`; a call that raises BadRequest, GenerationError, SpecError or StoreFull
+    has changed nothing. After StoreUnavailable from `apply` each shard has either applied all of it or none.
+    """
+
+    def create(self, spec: TableSpec) -> None:
+        """Register a table. Idempotent. Raises SpecConflict, with both values, if it exists with another spec."""
+
+    def spec(self, table: str) -> TableSpec:
+        """The registered declaration. Raises UnknownTable."""
+
+    def generation(self) -> int:
+        """The store's generation; rises when the store is restored or rewound. Flushes must carry it."""
+
+    def lookup(self, table: str, keys: U64, *, with_state: bool = False) -> Rows:
+        """Rows of an embedding or dense table, in the order of `keys` (repeats allowed). Pure: never writes."""
+
+    def histories(self, table: str, keys: U64) -> Histories:
+        """Entries of a sequence table, oldest first, in the order of `keys`. Pure: never writes."""
+
+    def apply(self, table: str, flush: Flush) -> tuple[ShardReply, ...]:
+        """Apply to every shard of the table, rows or no rows. Atomic over each shard; one reply per shard.
+
+        In a shard: 1. generation and ranges are compared with what is stored; 2. own-event counts, statistics and ids;
+        3. gradients through the table's optimizer, appends; 4. forgets; 5. offsets, clock, change feed.
+        """
+
+    def seek(self, table: str, shard: int, source: Source, expected: int | None, new: int, reason: str) -> None:
+        """Compare-and-set of one shard's offset; the only way to jump. Records what was skipped. Raises SeekConflict."""
+
+    def status(self, table: str) -> tuple[ShardStatus, ...]:
+        """Clock, offsets, times and row count of each shard, each read atomically."""
+
+    def changes(self, table: str, cursor: Cursor | None) -> Changes:
+        """Rows changed since `cursor`; None scans the table. Pure. feed + scan = table."""
+
+    def wait_for_changes(self, tables: Sequence[str], cursors: Sequence[Cursor], timeout_s: float) -> bool:
+        """Block until one of the tables has a change after its cursor (True) or the time is over (False)."""
+
+    def run_id(self) -> str:
+        """Identity of the server run; another value means that the last second may have been lost."""
+
+    def publish_model(self, document: bytes) -> None:
+        """Store the model specification that serving reads. Last writer wins."""
+
+    def published_model(self) -> bytes | None:
+        """The document stored by `publish_model`, or None."""
+
+    def close(self) -> None:
+        """Release connections. Idempotent."""

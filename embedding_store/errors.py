@@ -1,0 +1,55 @@
+"""Every error of the store.
+
+StoreError
+├── SpecError            a table declaration that can't be used
+│   └── SpecConflict     the store holds the table with another declaration
+├── UnknownTable         no such table was created
+├── BadRequest           wrong shapes, types, duplicate keys, not-finite values: nothing was applied
+├── GenerationError      the call is of an older store generation: the store was restored or rewound since
+├── SeekConflict         compare-and-set of an offset found another value
+├── StoreMisconfigured   the server would break guarantees (an evicting maxmemory-policy, too old)
+└── StoreUnavailable     the server can't be reached or refuses for now: retry with back-off, then reconcile
+    └── StoreFull        out of memory: nothing was applied
+"""
+
+from __future__ import annotations
+
+
+class StoreError(Exception):
+    """Root of the room's errors."""
+
+
+class SpecError(StoreError):
+    """The declaration can't be used; the message names the field and the remedy."""
+
+
+class SpecConflict(SpecError):
+    """The stored declaration differs; the message holds both values."""
+
+
+class UnknownTable(StoreError):
+    """No table of that name was created in this store."""
+
+
+class BadRequest(StoreError):
+    """The call's columns don't fit the table. Nothing was applied."""
+
+
+class GenerationError(StoreError):
+    """The call's generation is older than the store's. Nothing was applied."""
+
+
+class SeekConflict(StoreError):
+    """The stored offset is not the expected one. Nothing was changed."""
+
+
+class StoreMisconfigured(StoreError):
+    """The server's configuration would break a guarantee."""
+
+
+class StoreUnavailable(StoreError):
+    """The server can't be reached, or refuses for now. What an interrupted `apply` did is unknown: read the offsets."""
+
+
+class StoreFull(StoreUnavailable):
+    """The server is out of memory. Nothing was applied."""

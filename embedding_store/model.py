@@ -1,0 +1,83 @@
+"""The model's published specification: what trainer and serving must agree on, passed through the store."""
+
+from __future__ import annotations
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from embedding_store.spec import Adagrad, Add, Optimizer, TableSpec
+
+
+class ModelSettings(BaseModel):
+    """`[model]` of towline.toml: a two-tower model over tables `item`, `history` and, on demand, `user` and `dense`.
+
+    User: recency-weighted mean of the vectors of the last `history_length` items (weight recency^k, k = 0 the newest),
+    plus the user's own id vector if `user_id_vector`. Item: its row of the item table. Score: dot product + popularity_weight · log
+    share of decayed popularity. With `dense_layers` both sides pass through a ReLU network of those widths first.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dim: int = Field(64, ge=2, le=1024)
+    history_length: int = Field(20, ge=1, le=256, description="newest positives a user vector is made of")
+    seen_length: int = Field(1024, ge=1, le=4096, description="newest positives kept per user: what exclude_seen knows")
+    recency: float = Field(0.8, gt=0, le=1)
+    user_id_vector: bool = False
+    dense_layers: tuple[int, ...] = ()
+    popularity_weight: float = Field(0.5, ge=0, le=10)
+    popularity_half_life: int = Field(1000, ge=1, description="events after which an item's popularity has halved")
+    initial_std: float = Field(0.03, gt=0, le=1)
+    optimizer: Optimizer = Field(default_factory=Adagrad)
+    shards: int = Field(2, ge=1, le=4096, description="per table; fixed once the tables exist")
+    seed: int = Field(7, ge=0, lt=2**63)
+
+    @model_validator(mode="after")
+    def _keeps_what_it_pools(self) -> ModelSettings:
+        if self.seen_length < self.history_length:
+            raise ValueError(f"seen_length {self.seen_length} is below history_length {self.history_length}")
+        return self
+
+    @property
+    def output_dim(self) -> int:
+        """Dimension of both towers' outputs."""
+        return self.dense_layers[-1] if self.dense_layers else self.dim
+
+    def tables(self) -> dict[str, TableSpec]:
+        """Declarations of the tables this model lives in."""
+        specs = {
+            "item": self._vectors("item", self.seed),
+            "history": TableSpec(
+                name="history",
+                kind="sequence",
+                length=self.seen_length,
+                shards=self.shards,
+                popularity_half_life=self.popularity_half_life,
+            ),
+        }
+        if self.user_id_vector:
+            specs["user"] = self._vectors("user", self.seed + 1)
+        if self.dense_layers:
+            # Parameters are a pure function of the seed plus this table's sum of deltas: no worker has to be first.
+            specs["dense"] = TableSpec(name="dense", kind="dense", dim=64, optimizer=Add(), shards=1)
+        return specs
+
+    def _vectors(self, name: str, seed: int) -> TableSpec:
+        return TableSpec(
+            name=name,
+            kind="embedding",
+            dim=self.dim,
+            optimizer=self.optimizer,
+            initial_std=self.initial_std,
+            seed=seed,
+            shards=self.shards,
+            popularity_half_life=self.popularity_half_life,
+        )
+
+    def document(self) -> bytes:
+        """JSON for `EmbeddingStore.publish_model`."""
+        return msgspec.json.encode(self.model_dump(mode="json"))
+
+    @classmethod
+    def from_document(cls, document: bytes) -> ModelSettings:
+        """Inverse of `document`. Raises pydantic.ValidationError on a document of another version."""
+        return cls.model_validate(msgspec.json.decode(document))

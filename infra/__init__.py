@@ -1,0 +1,1 @@
+"""The command line, the local stack and the deployment files."""

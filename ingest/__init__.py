@@ -1,0 +1,1 @@
+"""Kafka bytes to typed columns; sources, codecs, dead letters. Knows no model."""

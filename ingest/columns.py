@@ -1,0 +1,54 @@
+"""Events as typed columns: what a micro-batch is made of once the bytes are decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from native.ragged import Ragged
+
+MAX_LINES = 1 << 16
+"""Events one record may hold; place = record offset · MAX_LINES + line."""
+
+
+class Partition(NamedTuple):
+    """A partition of one incarnation of a topic: (topic id, partition number)."""
+
+    topic_id: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """n usable events in arrival order: by partition within a poll, by (offset, line) within a partition."""
+
+    partition: npt.NDArray[np.uint32]  # (n,) partition number
+    place: npt.NDArray[np.int64]  # (n,) record offset · MAX_LINES + line
+    time_ms: npt.NDArray[np.int64]  # (n,) event time, ms since the epoch
+    produced_ms: npt.NDArray[np.int64]  # (n,) record timestamp
+    user_key: npt.NDArray[np.uint64]  # (n,)
+    user_check: npt.NDArray[np.uint32]
+    user_id: Ragged  # n ids in canonical bytes
+    item_key: npt.NDArray[np.uint64]
+    item_check: npt.NDArray[np.uint32]
+    item_id: Ragged
+    label: npt.NDArray[np.float32]  # (n,) > 0 positive, 0 explicit negative
+    weight: npt.NDArray[np.float32]  # (n,) > 0
+
+    def __len__(self) -> int:
+        return len(self.place)
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Everything in the record ranges it names; a batch ends right after a tombstone, so forgetting keeps its order."""
+
+    events: Events
+    ranges: Mapping[Partition, tuple[int, int]]  # record offsets [start, stop); stop is the consumer's position
+    forget_users: npt.NDArray[np.uint64]  # keys named by tombstones, to be forgotten after the events
+    forget_items: npt.NDArray[np.uint64]
+    dead_letters: int  # events in the ranges that could not be used

@@ -1,0 +1,68 @@
+"""What a trainer asks of a stream. `ingest.kafka_source` is the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from ingest.columns import MicroBatch, Partition
+
+
+class IngestError(Exception):
+    """Root of the room's errors.
+
+    IngestError
+    ├── StreamUnavailable   the broker is away or refuses for now: retry with back-off
+    ├── StreamMisconfigured a compacted topic, a missing topic that may not be created, refused credentials
+    └── AssignmentLost      the partitions were revoked: drop local state, read offsets again
+    """
+
+
+class StreamUnavailable(IngestError):
+    """The broker can't be reached or refuses for now."""
+
+
+class StreamMisconfigured(IngestError):
+    """The topic or the client's configuration would break a guarantee, or was refused."""
+
+
+class AssignmentLost(IngestError):
+    """Partitions were given or taken since the last `assignment()`: drop local state, read offsets again."""
+
+
+class EventSource(Protocol):
+    """A member of a consumer group that hands out micro-batches of decoded events. Not thread-safe."""
+
+    def assignment(self, timeout_s: float) -> frozenset[Partition]:
+        """Partitions this member owns, waiting up to `timeout_s` for the first; accepts any rebalance up to now."""
+
+    def bounds(self, partition: Partition) -> tuple[int, int]:
+        """(earliest offset still kept, end offset) of an owned partition."""
+
+    def seek(self, partition: Partition, offset: int) -> None:
+        """Continue from `offset`; anything buffered of the partition is dropped."""
+
+    def pause(self, partitions: frozenset[Partition]) -> None:
+        """Deliver nothing of exactly these partitions from now on (a later call replaces the set)."""
+
+    def poll(self, stop_at: Mapping[Partition, int]) -> MicroBatch | None:
+        """The next micro-batch by count or deadline; None when nothing came within the deadline.
+
+        No range crosses `stop_at[partition]`. Events that can't be used are handed to the dead-letter producer.
+        Raises AssignmentLost, StreamUnavailable.
+        """
+
+    def dead_letter(self, batch: MicroBatch, rows: list[int], reason: str) -> None:
+        """Send events that the store refused to the dead letters too."""
+
+    def flush_dead_letters(self) -> None:
+        """Return once every dead letter handed out so far is acknowledged by the broker. At least once."""
+
+    def commit(self, positions: Mapping[Partition, int]) -> None:
+        """Report positions to the group, for lag displays only. Never raises for a lost assignment."""
+
+    def lag(self) -> int:
+        """Records between the positions and the ends of the owned partitions, as last seen."""
+
+    def close(self) -> None:
+        """Leave without waiting for the session to expire. Idempotent."""

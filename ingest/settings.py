@@ -1,0 +1,44 @@
+"""How to reach Kafka and what to accept from it; validated by the composition root."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+
+class KafkaSettings(BaseModel):
+    """`[kafka]` of towline.toml. With `bootstrap_servers` empty the local stack starts a broker."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bootstrap_servers: str = Field("", description="host:port, several separated by commas")
+    topic: str = Field("events", min_length=1)
+    dead_letter_topic: str = Field("events.dead", min_length=1)
+    group: str = Field("towline", min_length=1)
+    partitions: int = Field(1, ge=1, description="of topics that Towline creates")
+    replication_factor: int = Field(1, ge=1, description="of topics that Towline creates")
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = ""
+    sasl_username: str = ""
+    sasl_password: SecretStr = SecretStr("")
+    ssl_ca_file: str = ""
+    ssl_cert_file: str = ""
+    ssl_key_file: str = ""
+    ssl_check_hostname: bool = True
+    session_timeout_ms: int = Field(30_000, ge=1000)
+    max_poll_interval_ms: int = Field(300_000, ge=1000)
+    request_timeout_ms: int = Field(40_000, ge=1000)
+
+
+class IngestSettings(BaseModel):
+    """`[ingest]` of towline.toml: micro-batches and the door."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    batch_events: int = Field(1024, ge=1, le=1_000_000, description="a micro-batch closes at so many events …")
+    batch_wait_ms: int = Field(20, ge=0, le=60_000, description="… or so long after its first record")
+    max_record_bytes: int = Field(1 << 20, ge=1024, description="a larger record goes to the dead letters")
+    max_id_bytes: int = Field(512, ge=1, le=512)
+    max_weight: float = Field(1000.0, gt=0)
+    max_future_s: float = Field(86_400.0, ge=0, description="how far ahead of the wall clock an event time may lie")

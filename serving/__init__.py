@@ -1,0 +1,1 @@
+"""The HTTP service: answers from the store, never writes."""

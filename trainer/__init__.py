@@ -1,0 +1,1 @@
+"""Predict, measure, learn, apply. The only room that imports TensorFlow."""
