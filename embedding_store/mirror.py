@@ -1,0 +1,205 @@
+"""Every item row in memory, kept fresh by the change feed."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from embedding_store.contract import F32, I64, U64, Bool, Changes, Cursor, EmbeddingStore, Rows
+from embedding_store.model import ModelSettings
+from embedding_store.towers import DenseParameters, Layers, Towers, forward
+from native.key_index import KeyIndex
+from native.scan import score_items
+
+_LN2 = float(np.log(2.0))
+Number = TypeVar("Number", bound=np.generic)
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorRows:
+    """Items as the mirror holds them; row i answers key i, zeros and found False where it has none."""
+
+    vectors: F32  # (n, output_dim) outputs of the item tower
+    found: Bool  # (n,)
+    clock: I64  # (n,)
+    count: I64  # (n,)
+    updated_ms: I64  # (n,)
+
+
+class ItemMirror:
+    """A copy of the `item` table with tower outputs. One thread refreshes; any number read.
+
+    Popularity decays on the event clock: ln(popularity at t) = ln p + ln 2·(A − t)/half-life, where p was stored at
+    clock A. The part with t is common to all items, so what is kept per item is the constant `ln p + ln 2·A/half-life`.
+    """
+
+    def __init__(self, store: EmbeddingStore, model: ModelSettings) -> None:
+        self.lock = threading.RLock()
+        self.loaded = False
+        self.event_time_ms = 0
+        self.produced_ms = 0
+        self.clock = 0
+        self._store = store
+        self._half_life = float(model.popularity_half_life)
+        self._tables = ("item", "dense") if model.dense_layers else ("item",)
+        self._parameters = DenseParameters(model)
+        self._towers = Towers((), ())
+        self._cursors: dict[str, Cursor | None] = dict.fromkeys(self._tables)
+        self._dim, self._output_dim = model.dim, model.output_dim
+        self._clear()
+
+    def _clear(self) -> None:
+        self._index = KeyIndex()
+        n = self._index.capacity
+        self._vectors = np.zeros((n, self._dim), np.float32)
+        self._outputs = self._vectors if self._dim == self._output_dim else np.zeros((n, self._output_dim), np.float32)
+        self._log_popularity = np.full(n, -np.inf)  # float64: A/half-life grows without bound
+        self._bias = np.full(n, -np.inf, np.float32)  # the same, below the largest: float32 keeps its digits there
+        self._offset = -np.inf
+        self._columns = {name: np.zeros(n, np.int64) for name in ("clock", "count", "updated_ms")}
+        self._ids: list[bytes] = [b""] * n
+
+    @property
+    def size(self) -> int:
+        """Items held."""
+        return len(self._index)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Block until the feed has something after the last refresh (True), or the time is over (False)."""
+        cursors = [c for c in self._cursors.values() if c is not None]
+        if len(cursors) < len(self._tables):
+            return True
+        return self._store.wait_for_changes(self._tables, cursors, timeout_s)
+
+    def refresh(self) -> int:
+        """Take in what changed since the last call; returns item rows changed. Raises StoreError: nothing changed then."""
+        if "dense" in self._tables:
+            self._refresh_towers()
+        changes = self._store.changes("item", self._cursors["item"])
+        with self.lock:
+            self._take(changes)
+            self._cursors["item"] = changes.cursor
+            self.clock = min(changes.clock)
+            self.event_time_ms, self.produced_ms = changes.event_time_ms, changes.produced_ms
+            self.loaded = True
+        return len(changes.keys) + len(changes.deleted)
+
+    def _refresh_towers(self) -> None:
+        changes = self._store.changes("dense", self._cursors["dense"])
+        if self._cursors["dense"] is not None and not len(changes.keys):
+            return
+        towers = self._parameters.to_towers(self._parameters.read(self._store))
+        with self.lock:  # both towers switch together, and every item with them
+            self._towers = towers
+            self._cursors["dense"] = changes.cursor
+            n = self._index.high_water
+            self._outputs[:n] = forward(towers.item, self._vectors[:n])
+
+    def _take(self, changes: Changes) -> None:
+        if changes.rescan:
+            self._clear()
+        freed = self._index.discard(changes.deleted)
+        self._log_popularity[freed] = -np.inf
+        self._bias[freed] = -np.inf
+        if not len(changes.keys):
+            return
+        slots = self._index.add(changes.keys)
+        self._grow()
+        rows = changes.rows
+        self._vectors[slots] = rows.vectors
+        if self._outputs is not self._vectors:
+            self._outputs[slots] = forward(self._towers.item, rows.vectors)
+        for name, column in self._columns.items():
+            column[slots] = getattr(rows, name)
+        self._take_popularity(slots, rows)
+        self._take_ids(slots, rows)
+
+    def _take_popularity(self, slots: I64, rows: Rows) -> None:
+        with np.errstate(divide="ignore"):
+            log_p = np.log(rows.popularity.astype(np.float64)) + _LN2 * rows.last_seen / self._half_life
+        self._log_popularity[slots] = log_p
+        top = log_p.max()
+        if top > self._offset:
+            self._offset = top
+            self._bias[:] = self._log_popularity - self._offset
+        else:
+            self._bias[slots] = log_p - self._offset
+
+    def _take_ids(self, slots: I64, rows: Rows) -> None:
+        # An id never changes while its row lives: only slots new to the mirror cost a Python object.
+        lengths = rows.ids.lengths
+        for i in np.flatnonzero(lengths > 0):
+            slot = slots[i]
+            if self._ids[slot] == b"" or len(self._ids[slot]) != lengths[i] or self._ids[slot] != rows.ids.at(int(i)):
+                self._ids[slot] = rows.ids.at(int(i))
+
+    def _grow(self) -> None:
+        n = self._index.capacity
+        if n == len(self._vectors):
+            return
+        shared = self._outputs is self._vectors
+        self._vectors = _grown(self._vectors, n, 0.0)
+        self._outputs = self._vectors if shared else _grown(self._outputs, n, 0.0)
+        self._log_popularity = _grown(self._log_popularity, n, -np.inf)
+        self._bias = _grown(self._bias, n, -np.inf)
+        self._columns = {name: _grown(column, n, 0) for name, column in self._columns.items()}
+        self._ids += [b""] * (n - len(self._ids))
+
+    def items(self, keys: U64) -> MirrorRows:
+        """Rows of `keys`, in their order."""
+        with self.lock:
+            slots = self._index.find(keys)
+            found = slots >= 0
+            safe = np.where(found, slots, 0)
+            vectors = np.where(found[:, None], self._outputs[safe], np.float32(0.0))
+            columns = {name: np.where(found, column[safe], 0) for name, column in self._columns.items()}
+            return MirrorRows(vectors=vectors, found=found, **columns)
+
+    def raw_vectors(self, keys: U64) -> tuple[F32, Bool]:
+        """((n, dim) rows before the item tower, (n,) found): what user histories are pooled from."""
+        with self.lock:
+            slots = self._index.find(keys)
+            found = slots >= 0
+            return self._vectors[np.where(found, slots, 0)], found
+
+    @property
+    def user_layers(self) -> Layers:
+        """Dense layers of the user tower, of the same version as the items' outputs."""
+        return self._towers.user
+
+    def slots(self, keys: U64) -> I64:
+        """(n,) place of each key in the arrays that `scores` fills, -1 where absent. Valid under `lock`."""
+        return self._index.find(keys)
+
+    def scores(self, vector: F32 | None, popularity_weight: float) -> F32:
+        """(high water,) score of every slot: vector·item + weight·ln(popularity / the most popular's).
+
+        Call under `lock`. -inf for items that no positive event has named yet. None scores by popularity alone.
+        """
+        n = self._index.high_water
+        if vector is None:
+            return self._bias[:n].copy()
+        # 0·(-inf) would be NaN: with no weight on popularity an unnamed item still stays out.
+        bias = self._bias[:n] * np.float32(popularity_weight) if popularity_weight else _named(self._bias[:n])
+        out = np.empty(n, np.float32)
+        score_items(self._outputs[:n], bias, np.ascontiguousarray(vector, np.float32), out)
+        return out
+
+    def describe(self, slots: I64) -> tuple[U64, list[bytes], I64, I64]:
+        """(keys, ids, clocks, updated_ms) of slots. Call under `lock`."""
+        ids = [self._ids[s] for s in slots.tolist()]
+        return self._index.slot_keys[slots], ids, self._columns["clock"][slots], self._columns["updated_ms"][slots]
+
+
+def _named(bias: F32) -> F32:
+    return np.where(np.isneginf(bias), bias, np.float32(0.0))
+
+
+def _grown(column: npt.NDArray[Number], n: int, fill: float) -> npt.NDArray[Number]:
+    out = np.full((n, *column.shape[1:]), fill, column.dtype)
+    out[: len(column)] = column
+    return out

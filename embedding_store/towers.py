@@ -1,0 +1,86 @@
+"""The dense parts of both towers in NumPy: what serving computes, and what TensorFlow's gradients must belong to."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import numpy as np
+
+from embedding_store.contract import F32, U64, EmbeddingStore
+from embedding_store.model import ModelSettings
+
+Layers = tuple[tuple[F32, F32], ...]
+"""(weights (inputs, outputs), bias (outputs,)) of each layer of one tower."""
+
+
+@dataclass(frozen=True, slots=True)
+class Towers:
+    """Dense parameters of both towers; empty tuples where the model has no dense layers."""
+
+    user: Layers
+    item: Layers
+
+
+class DenseParameters:
+    """Where each dense parameter lies in the `dense` table: one flat float32 vector, cut into rows of the table's dim.
+
+    The value is `initial() + table`: the table holds only the sum of all workers' deltas.
+    """
+
+    def __init__(self, model: ModelSettings) -> None:
+        self._seed = model.seed
+        widths = (model.dim, *model.dense_layers)
+        self._shapes = [] if not model.dense_layers else list(itertools.pairwise(widths))
+        tower = sum(inputs * outputs + outputs for inputs, outputs in self._shapes)
+        self.size = 2 * tower
+        self._row = model.tables()["dense"].dim if self.size else 1
+        self.rows = -(-self.size // self._row)
+
+    @property
+    def keys(self) -> U64:
+        """(rows,) keys of the dense table."""
+        return np.arange(self.rows, dtype=np.uint64)
+
+    def initial(self) -> F32:
+        """(size,) Glorot-uniform weights and zero biases (Glorot & Bengio 2010); a pure function of the seed."""
+        rng = np.random.Generator(np.random.PCG64(self._seed))
+        parts = []
+        for inputs, outputs in 2 * self._shapes:
+            limit = np.sqrt(6.0 / (inputs + outputs))
+            parts += [(2.0 * rng.random(inputs * outputs) - 1.0) * limit, np.zeros(outputs)]
+        return np.concatenate(parts).astype(np.float32) if parts else np.zeros(0, np.float32)
+
+    def to_rows(self, flat: F32) -> F32:
+        """(size,) → (rows, dim), zero-padded."""
+        padded = np.zeros(self.rows * self._row, np.float32)
+        padded[: self.size] = flat
+        return padded.reshape(self.rows, self._row)
+
+    def to_towers(self, flat: F32) -> Towers:
+        """Views of (size,) as layers."""
+        layers = []
+        at = 0
+        for inputs, outputs in 2 * self._shapes:
+            weights = flat[at : at + inputs * outputs].reshape(inputs, outputs)
+            at += inputs * outputs
+            layers.append((weights, flat[at : at + outputs]))
+            at += outputs
+        half = len(self._shapes)
+        return Towers(tuple(layers[:half]), tuple(layers[half:]))
+
+    def read(self, store: EmbeddingStore) -> F32:
+        """(size,) the parameters as they stand in the store."""
+        if not self.size:
+            return np.zeros(0, np.float32)
+        deltas = store.lookup("dense", self.keys).vectors.reshape(-1)[: self.size]
+        return self.initial() + deltas
+
+
+def forward(layers: Layers, x: F32) -> F32:
+    """(n, inputs) → (n, outputs): ReLU between layers, none after the last; `x` itself where there are no layers."""
+    for i, (weights, bias) in enumerate(layers):
+        x = x @ weights + bias
+        if i + 1 < len(layers):
+            x = np.maximum(x, np.float32(0.0))
+    return x

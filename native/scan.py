@@ -1,0 +1,95 @@
+"""Scoring every item against a user vector, and what is read off the scores: the best k, or one item's rank."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+F32 = npt.NDArray[np.float32]
+I64 = npt.NDArray[np.int64]
+
+_SUM_ORDER = {"reassoc", "contract"}
+"""The only liberties taken: sums may be vectorized. NaN and infinity still go through."""
+
+
+@njit(cache=True, nogil=True, fastmath=_SUM_ORDER)
+def score_items(vectors: F32, bias: F32, user: F32, out: F32) -> None:
+    """out[i] = Σ_j vectors[i, j]·user[j] + bias[i] in float32.
+
+    vectors (n, dim) f32, bias (n,) f32, user (dim,) f32, out (n,) f32; a bias of -inf keeps an item out.
+    """
+    dim = vectors.shape[1]
+    for i in range(vectors.shape[0]):
+        total = np.float32(0.0)
+        for j in range(dim):
+            total += vectors[i, j] * user[j]
+        out[i] = total + bias[i]
+
+
+@njit(cache=True, nogil=True)
+def top_k(scores: F32, slots: I64, best: F32) -> int:
+    """Slots of the `len(slots)` best finite scores, best first, ties by lower slot; returns how many there are.
+
+    A heap of k: O(n + k log k) where the order is random. slots (k,) i64 and best (k,) f32 are filled.
+    """
+    k = len(slots)
+    size = 0
+    for i in range(len(scores)):
+        s = scores[i]
+        if not np.isfinite(s):
+            continue
+        if size < k:
+            at = size  # sift up: the root is the worst of the kept
+            size += 1
+            while at > 0:
+                parent = (at - 1) // 2
+                if best[parent] < s or (best[parent] == s and slots[parent] > i):
+                    break
+                best[at] = best[parent]
+                slots[at] = slots[parent]
+                at = parent
+            best[at] = s
+            slots[at] = i
+        elif k > 0 and s > best[0]:
+            _sift_down(best, slots, size, s, i)
+    for end in range(size - 1, 0, -1):  # heap sort: worst to the end
+        s, i = best[end], slots[end]
+        best[end], slots[end] = best[0], slots[0]
+        _sift_down(best, slots, end, s, i)
+    return size
+
+
+@njit(cache=True, nogil=True)
+def _sift_down(best: F32, slots: I64, size: int, s: np.float32, i: int) -> None:
+    at = 0
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            break
+        right = child + 1
+        if right < size and (best[right] < best[child] or (best[right] == best[child] and slots[right] > slots[child])):
+            child = right
+        if s < best[child] or (s == best[child] and i > slots[child]):
+            break
+        best[at] = best[child]
+        slots[at] = slots[child]
+        at = child
+    best[at] = s
+    slots[at] = i
+
+
+@njit(cache=True, nogil=True)
+def rank_of(scores: F32, target: int) -> float:
+    """1 + strictly better finite scores + half of the ties, of item `target`; inf where its own score isn't finite."""
+    s = scores[target]
+    if not np.isfinite(s):
+        return np.inf
+    better = 0
+    ties = 0
+    for i in range(len(scores)):
+        if scores[i] > s and np.isfinite(scores[i]):
+            better += 1
+        elif scores[i] == s and i != target:
+            ties += 1
+    return 1.0 + better + 0.5 * ties
