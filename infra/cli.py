@@ -1,0 +1,171 @@
+"""`towline`: the command line. Rooms are imported by the command that needs them: serving has no TensorFlow, and
+`towline status` no second to lose.
+"""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from importlib.metadata import version as distribution_version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from infra.errors import InfraError, NotRunning
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Streaming online learning for recommendation: events in, fresh embeddings and recommendations out.",
+)
+Config = Annotated[
+    Path | None, typer.Option("--config", "-c", metavar="FILE", help="configuration file [default: ./towline.toml]")
+]
+_out = Console()
+_err = Console(stderr=True)
+
+
+def main() -> None:
+    """Entry point: an error of ours is one sentence on standard error and an exit code, never a traceback."""
+    try:
+        app()
+    except InfraError as error:
+        _err.print(f"towline: {error}", highlight=False, markup=False, soft_wrap=True)
+        raise SystemExit(error.exit_code) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+@app.command()
+def up(
+    config: Config = None,
+    servers_only: Annotated[bool, typer.Option("--servers-only", help="only Redis and Kafka")] = False,
+    foreground: Annotated[bool, typer.Option("--foreground", help="stay until Ctrl-C, then stop everything")] = False,
+) -> None:
+    """Start what the configuration does not point to: Redis, Kafka, trainers, serving."""
+    from infra.local.stack import LocalStack
+    from infra.view import show_status
+
+    stack = LocalStack(_load(config))
+    with _ending(stack.stop if foreground else None) as ended:
+        stack.start_servers()
+        if not servers_only:
+            stack.start_services()
+        show_status(stack.status(), _out)
+        if not foreground:
+            return
+        while not ended.wait(timeout=1.0):
+            if dead := [line for line in stack.status() if line.health == "dead"]:
+                show_status(dead, _err)
+                raise NotRunning(f"{dead[0].name} died: the rest was stopped, its log is {dead[0].log}")
+
+
+@app.command()
+def down(config: Config = None) -> None:
+    """Stop everything that `up` started. Data stays in the state directory."""
+    from infra.local.stack import LocalStack
+
+    stopped = LocalStack(_load(config)).stop()
+    _out.print(f"stopped: {', '.join(stopped)}" if stopped else "nothing was running", highlight=False)
+
+
+@app.command()
+def status(config: Config = None) -> None:
+    """Show servers and services. Exit code 0: all run; 1: one is dead; 3: something was not started."""
+    from infra.local.stack import LocalStack
+    from infra.view import show_status
+
+    lines = LocalStack(_load(config)).status()
+    show_status(lines, _out)
+    healths = {line.health for line in lines}
+    if code := 1 if "dead" in healths else 3 if "not started" in healths else 0:
+        raise typer.Exit(code)
+
+
+@app.command()
+def trainer(config: Config = None) -> None:
+    """Run one trainer in the foreground."""
+    _run_room("trainer", config)
+
+
+@app.command()
+def serve(config: Config = None) -> None:
+    """Run the HTTP service in the foreground."""
+    _run_room("serving", config)
+
+
+@app.command()
+def demo(
+    config: Config = None,
+    once: Annotated[bool, typer.Option("--once", help="end after the replay; the last line is one JSON object")] = False,
+    rate: Annotated[int, typer.Option("--rate", min=0, help="events per second; 0: as fast as it goes")] = 2000,
+) -> None:
+    """Replay MovieLens 100K through the local stack and watch the model learn."""
+    _module("infra.demo.run", "local").run(_load(config), once=once, rate=rate)
+
+
+@app.command("config")
+def show_config(config: Config = None) -> None:
+    """Print the configuration in effect as TOML, secrets masked."""
+    from infra.show import as_toml
+
+    sys.stdout.write(as_toml(_load(config)))
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    sys.stdout.write(f"towline {distribution_version('towline')}\n")
+
+
+def _load(path: Path | None) -> Any:
+    from infra.config import load
+
+    return load(path).config
+
+
+def _run_room(room: str, path: Path | None) -> None:
+    from infra.local.stack import LocalStack
+
+    # Servers that the configuration leaves out are those of the local stack, if it is up.
+    _module(f"{room}.main", room).run(LocalStack(_load(path)).connected())
+
+
+def _module(name: str, extra: str) -> Any:
+    """Imports a room's module. Raises InfraError where a package of its extra is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise InfraError(f"{error.name} is not installed: `pip install 'towline[{extra}]'`") from error
+
+
+class _ending:  # noqa: N801  reads as a statement
+    """Turns SIGINT and SIGTERM into an event while the block runs, and calls `finish` at its end."""
+
+    def __init__(self, finish: Callable[[], object] | None) -> None:
+        self._finish = finish
+        self._ended = threading.Event()
+
+    def __enter__(self) -> threading.Event:
+        if self._finish:
+            self._before = signal.signal(signal.SIGTERM, lambda *_: self._end())
+        return self._ended
+
+    def _end(self) -> None:
+        self._ended.set()
+        raise KeyboardInterrupt
+
+    def __exit__(self, *_: object) -> None:
+        if self._finish:
+            signal.signal(signal.SIGTERM, self._before)
+            self._finish()
+
+
+if __name__ == "__main__":
+    main()

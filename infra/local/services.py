@@ -1,0 +1,63 @@
+"""Trainer and serving as processes of the local stack."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from infra.config import HANDED, TowlineConfig, hand_over
+from infra.local import process
+from infra.local.ports import accepts, is_free
+from infra.errors import PortInUse
+
+
+class Service:
+    """`towline trainer` or `towline serve` with this very configuration, handed over in the environment.
+
+    There and not in a file: the environment of a process is readable by its own user only, and nothing stays behind.
+    """
+
+    note = ""
+
+    def __init__(self, kind: str, name: str, config: TowlineConfig, port: int, host: str = "") -> None:
+        self.kind = kind
+        self.name = name
+        self.port = port
+        self._host = host
+        self._config = config
+
+    @property
+    def address(self) -> str:
+        """URL, empty for a service that nobody connects to."""
+        return f"http://{self._host}:{self.port}" if self.port else ""
+
+    def start(self) -> process.ProcessRecord:
+        """Starts the process in its own session."""
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("TOWLINE_")}
+        environment[HANDED] = hand_over(self._config)
+        command = [sys.executable, "-m", "infra", "serve" if self.kind == "serving" else self.kind]
+        return process.start(self.name, command, self._log, environment)
+
+    def answers(self) -> bool:
+        """The port accepts connections. A service without a port (a trainer) is not asked: it waits and retries itself."""
+        return not self.port or accepts(self.port, self._host)
+
+    @property
+    def _log(self) -> Path:
+        return self._config.local.state_dir / "logs" / f"{self.name.replace(' ', '-')}.log"
+
+
+def trainer(config: TowlineConfig, number: int) -> Service:
+    """Trainer `number`, 0 the first; its static member name follows from it."""
+    own = config.trainer.model_copy(update={"instance": f"{config.trainer.instance}-{number}"} if number else {})
+    return Service("trainer", f"trainer {number}", config.model_copy(update={"trainer": own}), port=0)
+
+
+def serving(config: TowlineConfig) -> Service:
+    """The HTTP service. Raises PortInUse."""
+    settings = config.serving
+    if settings.port and not is_free(settings.port):
+        raise PortInUse("[serving] port", settings.port)
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host  # noqa: S104  compared, not bound
+    return Service("serving", "serving", config, settings.port, host)

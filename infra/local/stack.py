@@ -1,0 +1,192 @@
+"""The local stack as one object: start what the configuration does not point to, tell how it is, stop it all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Literal, NamedTuple, Self
+
+from infra.config import TowlineConfig
+from infra.errors import NotRunning
+from infra.local import process, services
+from infra.local.broker import choose_broker
+from infra.local.ports import choose
+from infra.local.server import Server, await_answer
+from infra.local.state import Started, State, StateFile
+from infra.local.store_server import RedisServer, find_store_program
+
+_LOCK_TIMEOUT_S = 300.0  # a first `up` may be fetching Kafka
+_KAFKA_PORT, _REDIS_PORT = 9092, 6379
+
+Health = Literal["running", "dead", "configured", "not started"]
+
+
+class Endpoints(NamedTuple):
+    """Where the servers are, ours or the configured ones. `broker_note` says why it is the last resort, if it is."""
+
+    bootstrap_servers: str
+    redis_url: str
+    broker_name: str
+    store_name: str
+    broker_note: str = ""
+
+
+class Status(NamedTuple):
+    """One line of `towline status`."""
+
+    kind: str
+    name: str
+    health: Health
+    address: str
+    note: str
+    pid: int = 0
+    log: str = ""
+
+
+class LocalStack:
+    """All processes of one state directory. Any number of these objects, in any process, see the same stack.
+
+    `up` operations repair: what is recorded and alive is kept, what died is started again, on its old port where that is
+    free, with its old data. As a context manager it is a private stack: servers start on entry, everything stops on exit.
+    """
+
+    def __init__(
+        self, config: TowlineConfig, *, ephemeral_ports: bool = False, environ: Mapping[str, str] | None = None
+    ) -> None:
+        """`ephemeral_ports`: any free port instead of the usual ones, for tests. `environ`: where programs are sought."""
+        self._config = config
+        self._local = config.local
+        self._environ = os.environ if environ is None else environ
+        self._ephemeral = ephemeral_ports
+        self._file = StateFile(config.local.state_dir)
+
+    def start_servers(self) -> Endpoints:
+        """Starts store and broker as far as the configuration names none, and waits until they answer.
+
+        Raises PortInUse, ServerMissing, StartFailed. What had been started by then stays up, for `stop` or another try.
+        """
+        with self._file.lock(_LOCK_TIMEOUT_S):
+            if not self._store_is_configured:
+                self._ensure("store", self._store)
+            if not self._broker_is_configured:
+                self._ensure("broker", self._broker)
+        return self.endpoints()
+
+    def start_services(self) -> None:
+        """Starts trainers and serving against the servers; those that run already are left alone."""
+        config = self.connected()
+        with self._file.lock(_LOCK_TIMEOUT_S):
+            for number in range(self._local.trainers):
+                self._ensure_named(f"trainer {number}", lambda _, n=number: services.trainer(config, n))
+            self._ensure("serving", lambda _: services.serving(config))
+
+    def stop(self) -> list[str]:
+        """Stops everything this stack has started, last first; the names of what was stopped. Data stays. Idempotent."""
+        with self._file.lock(_LOCK_TIMEOUT_S):
+            stopped = []
+            for entry in reversed(self._file.read().entries):
+                if process.is_alive(entry.process):
+                    process.stop(entry.process, self._local.stop_timeout_s)
+                    stopped.append(entry.name)
+                self._file.remove(entry)
+        return stopped
+
+    def endpoints(self) -> Endpoints:
+        """Where the servers are now. Raises NotRunning where neither the configuration nor the stack has one."""
+        state = self._file.read()
+        store = None if self._store_is_configured else self._alive(state, "store", "[redis] url")
+        broker = None if self._broker_is_configured else self._alive(state, "broker", "[kafka] bootstrap_servers")
+        return Endpoints(
+            bootstrap_servers=broker.address if broker else self._config.kafka.bootstrap_servers,
+            redis_url=store.address if store else self._config.redis.url,
+            broker_name=broker.name if broker else "configured Kafka",
+            store_name=store.name if store else "configured Redis",
+            broker_note=broker.note if broker else "",
+        )
+
+    def connected(self) -> TowlineConfig:
+        """The configuration with the running servers filled in where it named none. Raises NotRunning."""
+        found = self.endpoints()
+        kafka = self._config.kafka.model_copy(update={"bootstrap_servers": found.bootstrap_servers})
+        redis = self._config.redis.model_copy(update={"url": found.redis_url})
+        return self._config.model_copy(update={"kafka": kafka, "redis": redis})
+
+    def status(self) -> list[Status]:
+        """Servers and services, in order of starting; changes nothing."""
+        state = self._file.read()
+        lines = []
+        if self._store_is_configured:
+            where = self._config.redis.url or ",".join(self._config.redis.sentinels)
+            lines.append(Status("store", "Redis", "configured", where, ""))
+        elif not state.of("store"):
+            lines.append(Status("store", "Redis", "not started", "", ""))
+        if self._broker_is_configured:
+            lines.append(Status("broker", "Kafka", "configured", self._config.kafka.bootstrap_servers, ""))
+        elif not state.of("broker"):
+            lines.append(Status("broker", "Kafka", "not started", "", ""))
+        for entry in state.entries:
+            health: Health = "running" if process.is_alive(entry.process) else "dead"
+            lines.append(
+                Status(
+                    entry.kind, entry.name, health, entry.address, entry.note, entry.process.pid, entry.process.log
+                )
+            )
+        return lines
+
+    def __enter__(self) -> Self:
+        try:
+            self.start_servers()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def _store_is_configured(self) -> bool:
+        return bool(self._config.redis.url or self._config.redis.sentinels)
+
+    @property
+    def _broker_is_configured(self) -> bool:
+        return bool(self._config.kafka.bootstrap_servers)
+
+    def _store(self, old_port: int) -> Server:
+        program = find_store_program(self._local.store_server, self._environ)
+        port = choose("[local] redis_port", self._local.redis_port, old_port or self._usual(_REDIS_PORT))
+        return RedisServer(program, self._local.state_dir / "redis", port)
+
+    def _broker(self, old_port: int) -> Server:
+        port = choose("[local] kafka_port", self._local.kafka_port, old_port or self._usual(_KAFKA_PORT))
+        return choose_broker(self._local, port, self._environ)
+
+    def _usual(self, port: int) -> int:
+        return 0 if self._ephemeral else port
+
+    def _ensure(self, kind: str, make: Callable[[int], Server]) -> None:
+        entry = self._file.read().of(kind)
+        self._start_unless_alive(entry, make)
+
+    def _ensure_named(self, name: str, make: Callable[[int], Server]) -> None:
+        entry = next((entry for entry in self._file.read().entries if entry.name == name), None)
+        self._start_unless_alive(entry, make)
+
+    def _start_unless_alive(self, entry: Started | None, make: Callable[[int], Server]) -> None:
+        if entry and process.is_alive(entry.process):
+            return
+        server = make(entry.port if entry else 0)
+        record = server.start()
+        # Written down before waiting: if we are killed now, `down` still finds it.
+        self._file.add(Started(server.kind, server.name, record, server.address, server.port, server.note), entry)
+        await_answer(server, record, self._local.start_timeout_s, self._local.stop_timeout_s)
+
+    def _alive(self, state: State, kind: str, key: str) -> Started:
+        entry = state.of(kind)
+        if entry is None or not process.is_alive(entry.process):
+            has = f"the local {kind} ({entry.name}) is dead" if entry else f"no local {kind} runs"
+            raise NotRunning(f"{has} and {key} names none: run `towline up`, or set {key}")
+        return entry
