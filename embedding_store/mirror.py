@@ -76,7 +76,7 @@ class ItemMirror:
         return self._store.wait_for_changes(self._tables, cursors, timeout_s)
 
     def refresh(self) -> int:
-        """Take in what changed since the last call; returns item rows changed. Raises StoreError: nothing changed then."""
+        """Take in what changed since the last call; returns item rows changed. On StoreError nothing changed."""
         if "dense" in self._tables:
             self._refresh_towers()
         changes = self._store.changes("item", self._cursors["item"])
@@ -180,14 +180,23 @@ class ItemMirror:
 
         Call under `lock`. -inf for items that no positive event has named yet. None scores by popularity alone.
         """
-        n = self._index.high_water
+        outputs, bias, popularity = self.columns(popularity_weight)
         if vector is None:
-            return self._bias[:n].copy()
-        # 0·(-inf) would be NaN: with no weight on popularity an unnamed item still stays out.
-        bias = self._bias[:n] * np.float32(popularity_weight) if popularity_weight else _named(self._bias[:n])
-        out = np.empty(n, np.float32)
-        score_items(self._outputs[:n], bias, np.ascontiguousarray(vector, np.float32), out)
+            return popularity.copy()
+        out = np.empty(len(bias), np.float32)
+        score_items(outputs, bias, np.ascontiguousarray(vector, np.float32), out)
         return out
+
+    def columns(self, popularity_weight: float) -> tuple[F32, F32, F32]:
+        """What scores are made of, one place per slot: (item outputs, weighted log popularity, log popularity).
+
+        Call under `lock`. The first and the last are views.
+        """
+        n = self._index.high_water
+        popularity = self._bias[:n]
+        # 0·(-inf) would be NaN: with no weight on popularity an unnamed item still stays out.
+        bias = popularity * np.float32(popularity_weight) if popularity_weight else _named(popularity)
+        return self._outputs[:n], bias, popularity
 
     def describe(self, slots: I64) -> tuple[U64, list[bytes], I64, I64]:
         """(keys, ids, clocks, updated_ms) of slots. Call under `lock`."""

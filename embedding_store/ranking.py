@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from embedding_store.contract import F32, I64, U64, Bool, EmbeddingStore, Histories
 from embedding_store.mirror import ItemMirror
 from embedding_store.model import ModelSettings
 from embedding_store.towers import forward
 from native.pooling import pool_histories
-from native.scan import rank_of, top_k
+from native.scan import rank_of, ranks_of, top_k
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +53,12 @@ class Ranker:
         clock, updated_ms = histories.clock, histories.updated_ms
         if own is not None:
             clock, updated_ms = np.maximum(clock, own.clock), np.maximum(updated_ms, own.updated_ms)
-        recent = recent_items(histories, self._model.history_length)
+        recent, lengths = recent_items(histories, self._model.history_length)
         with self._mirror.lock:
-            pooled, warm = self.pool(recent)
-            if own is not None:
-                pooled, warm = pooled + own.vectors * own.found[:, None], warm | own.found
-            vectors = forward(self._mirror.user_layers, pooled) * warm[:, None]
+            own_vectors = None if own is None else own.vectors * own.found[:, None]
+            vectors, warm = self.user_outputs(recent, lengths, own_vectors)
         return Users(
-            vectors=vectors.astype(np.float32, copy=False),
+            vectors=vectors,
             found=histories.found,
             warm=warm,
             clock=clock,
@@ -68,20 +67,6 @@ class Ranker:
             seen_offsets=histories.offsets,
             seen_keys=histories.entries["item"],
         )
-
-    def pool(self, recent: list[U64]) -> tuple[F32, Bool]:
-        """((n, dim) pooled histories, (n,) whether any item was known) of n users' newest items, newest first."""
-        slots = np.full((len(recent), self._model.history_length), -1, np.int64)
-        joined = np.concatenate(recent) if recent else np.zeros(0, np.uint64)
-        vectors, found = self._mirror.raw_vectors(joined)
-        at = 0
-        for i, items in enumerate(recent):
-            rows = np.arange(at, at + len(items))
-            slots[i, : len(items)] = np.where(found[rows], rows, -1)
-            at += len(items)
-        pooled = np.zeros((len(recent), self._model.dim), np.float32)
-        pool_histories(vectors, slots, self._model.recency, pooled)
-        return pooled, np.asarray((slots >= 0).any(axis=1))
 
     def recommend(self, vector: F32 | None, *, exclude: U64, k: int, only: U64 | None = None) -> Ranked:
         """The k best items for a user vector; None ranks by decayed popularity. Exact.
@@ -101,8 +86,40 @@ class Ranker:
             keys, ids, clock, updated_ms = self._mirror.describe(slots[:n])
         return Ranked(keys, ids, best[:n].copy(), clock, updated_ms)
 
+    def ranks(
+        self, vectors: F32, warm: Bool, seen_offsets: I64, seen: U64, targets: U64
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """`rank` of m targets for m users at once, by the model and by decayed popularity alone.
+
+        vectors (m, output_dim), users not warm are ranked by popularity; user i has seen
+        seen[seen_offsets[i]:seen_offsets[i + 1]]. NaN where the user has seen the target itself: not a test.
+        """
+        ranks, popular = np.empty(len(targets)), np.empty(len(targets))
+        with self._mirror.lock:
+            outputs, bias, popularity = self._mirror.columns(self._model.popularity_weight)
+            slots, target_slots = self._mirror.slots(seen), self._mirror.slots(targets)
+            ranks_of(outputs, bias, popularity, vectors, warm, seen_offsets, slots, target_slots, ranks, popular)
+        return ranks, popular
+
+    def user_outputs(self, recent: U64, lengths: I64, own: F32 | None) -> tuple[F32, Bool]:
+        """((m, output_dim) user tower outputs, (m,) warm) of m histories against the mirror's rows.
+
+        recent (m, length) items newest first, lengths (m,); own (m, dim) id vectors where the model has them. Call
+        under the mirror's lock to have all of it from one state.
+        """
+        slots = np.full(recent.shape, -1, np.int64)
+        present = np.arange(recent.shape[1]) < lengths[:, None]
+        vectors, found = self._mirror.raw_vectors(recent[present])
+        slots[present] = np.where(found, np.arange(len(found)), -1)
+        pooled = np.zeros((len(recent), self._model.dim), np.float32)
+        pool_histories(vectors, slots, self._model.recency, pooled)
+        warm = np.asarray((slots >= 0).any(axis=1))
+        if own is not None:
+            pooled, warm = pooled + own, np.asarray(warm | (own != 0).any(axis=1))
+        return (forward(self._mirror.user_layers, pooled) * warm[:, None]).astype(np.float32, copy=False), warm
+
     def rank(self, vector: F32 | None, *, exclude: U64, target: int) -> float:
-        """The place of `target` in what `recommend` would answer: 1 + better + half of the ties; inf if it can't be there."""
+        """The place of `target` in what `recommend` would answer: 1 + better + half of the ties; inf if absent."""
         with self._mirror.lock:
             slot = int(self._mirror.slots(np.array([target], np.uint64))[0])
             return float("inf") if slot < 0 else float(rank_of(self._scores(vector, exclude), slot))
@@ -114,8 +131,12 @@ class Ranker:
         return scores
 
 
-def recent_items(histories: Histories, length: int) -> list[U64]:
-    """The newest `length` items of each history, newest first."""
-    ends = histories.offsets
-    items = histories.entries["item"]
-    return [items[max(ends[i], ends[i + 1] - length) : ends[i + 1]][::-1] for i in range(len(ends) - 1)]
+def recent_items(histories: Histories, length: int) -> tuple[U64, I64]:
+    """((n, length) the newest items of each history, newest first, (n,) how many of them there are)."""
+    ends = histories.offsets[1:]
+    lengths = np.minimum(np.diff(histories.offsets), length)
+    places = ends[:, None] - 1 - np.arange(length)
+    present = np.arange(length) < lengths[:, None]
+    recent = np.zeros(places.shape, np.uint64)
+    recent[present] = histories.entries["item"][places[present]]
+    return recent, lengths

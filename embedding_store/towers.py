@@ -57,17 +57,27 @@ class DenseParameters:
         padded[: self.size] = flat
         return padded.reshape(self.rows, self._row)
 
-    def to_towers(self, flat: F32) -> Towers:
-        """Views of (size,) as layers."""
+    def layout(self) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
+        """(start of the weights in the flat vector, inputs, outputs) of each layer of the user and the item tower.
+
+        The bias follows its weights.
+        """
         layers = []
         at = 0
         for inputs, outputs in 2 * self._shapes:
-            weights = flat[at : at + inputs * outputs].reshape(inputs, outputs)
-            at += inputs * outputs
-            layers.append((weights, flat[at : at + outputs]))
-            at += outputs
-        half = len(self._shapes)
-        return Towers(tuple(layers[:half]), tuple(layers[half:]))
+            layers.append((at, inputs, outputs))
+            at += inputs * outputs + outputs
+        return layers[: len(self._shapes)], layers[len(self._shapes) :]
+
+    def to_towers(self, flat: F32) -> Towers:
+        """Views of (size,) as layers."""
+
+        def views(layers: list[tuple[int, int, int]]) -> Layers:
+            ends = [(at, at + i * o, at + i * o + o, (i, o)) for at, i, o in layers]
+            return tuple((flat[at:bias].reshape(shape), flat[bias:end]) for at, bias, end, shape in ends)
+
+        user, item = self.layout()
+        return Towers(views(user), views(item))
 
     def read(self, store: EmbeddingStore) -> F32:
         """(size,) the parameters as they stand in the store."""

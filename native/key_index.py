@@ -10,20 +10,10 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from native.mixing import mix
+
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]
-
-
-@njit(cache=True, inline="always")
-def mix(x: np.uint64) -> np.uint64:
-    """The splitmix64 finalizer (Steele, Lea, Flood 2014): a bijection that spreads every bit."""
-    x = np.uint64(x)
-    x ^= x >> np.uint64(30)
-    x *= np.uint64(0xBF58476D1CE4E5B9)
-    x ^= x >> np.uint64(27)
-    x *= np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
-    return x
 
 
 @njit(cache=True, nogil=True)

@@ -7,7 +7,9 @@ import numpy.typing as npt
 from numba import njit
 
 F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
 
 _SUM_ORDER = {"reassoc", "contract"}
 """The only liberties taken: sums may be vectorized. NaN and infinity still go through."""
@@ -93,3 +95,53 @@ def rank_of(scores: F32, target: int) -> float:
         elif scores[i] == s and i != target:
             ties += 1
     return 1.0 + better + 0.5 * ties
+
+
+@njit(cache=True, nogil=True)
+def ranks_of(
+    vectors: F32,
+    bias: F32,
+    popularity: F32,
+    users: F32,
+    warm: Bool,
+    offsets: I64,
+    seen: I64,
+    target: I64,
+    ranks: F64,
+    popular: F64,
+) -> None:
+    """Where each target stands among the items its user has not seen: by model and by popularity alone.
+
+    vectors (n, dim), bias (n,) as `score_items`; popularity (n,); users (m, dim), cold ones (warm
+    False) ranked by popularity; seen[offsets[i]:offsets[i + 1]] are left out (negative: unknown); target (m,), -1 for
+    an item not among the n. Fills ranks and popular (m,): inf for a target that can't be there, NaN for one its user
+    has seen.
+    """
+    scores = np.empty(len(bias), np.float32)
+    for i in range(len(target)):
+        ranks[i] = np.inf
+        popular[i] = np.inf
+        if target[i] < 0:
+            continue
+        repeated = False
+        for k in range(offsets[i], offsets[i + 1]):
+            repeated |= seen[k] == target[i]
+        if repeated:
+            ranks[i] = np.nan
+            popular[i] = np.nan
+            continue
+        scores[:] = popularity
+        _leave_out(scores, seen, offsets[i], offsets[i + 1])
+        popular[i] = rank_of(scores, target[i])
+        ranks[i] = popular[i]
+        if warm[i]:
+            score_items(vectors, bias, users[i], scores)
+            _leave_out(scores, seen, offsets[i], offsets[i + 1])
+            ranks[i] = rank_of(scores, target[i])
+
+
+@njit(cache=True, inline="always")
+def _leave_out(scores: F32, slots: I64, start: int, stop: int) -> None:
+    for k in range(start, stop):
+        if slots[k] >= 0:
+            scores[slots[k]] = -np.inf

@@ -1,0 +1,119 @@
+"""What each event may know of its user's past.
+
+Strictly earlier positives, stored or still on their way to the store.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
+Entries = npt.NDArray[np.void]
+
+
+@njit(cache=True, inline="always")
+def _before(entry: Any, time_ms: int, partition: int, place: int) -> bool:
+    """Whether the entry's (time, partition, place) is strictly smaller."""
+    if entry.time_ms != time_ms:
+        return bool(entry.time_ms < time_ms)
+    if entry.partition != partition:
+        return bool(entry.partition < partition)
+    return bool(entry.place < place)
+
+
+@njit(cache=True, nogil=True)
+def known_before(
+    stored_offsets: I64,
+    stored: Entries,
+    fresh_offsets: I64,
+    fresh: Entries,
+    user: I64,
+    time_ms: I64,
+    partition: npt.NDArray[np.uint32],
+    place: I64,
+    stored_known: I64,
+    fresh_known: I64,
+) -> None:
+    """How many entries of its user's two lists lie strictly before each event.
+
+    stored, fresh: entries per user, each user's oldest first, cut by offsets (users + 1,). user (n,): index of the
+    event's user. Fills stored_known and fresh_known (n,): event i knows stored[o[u] : o[u] + stored_known[i]],
+    likewise fresh.
+    """
+    for i in range(len(user)):
+        u = user[i]
+        end = stored_offsets[u + 1]
+        while end > stored_offsets[u] and not _before(stored[end - 1], time_ms[i], partition[i], place[i]):
+            end -= 1
+        stored_known[i] = end - stored_offsets[u]
+        end = fresh_offsets[u + 1]
+        while end > fresh_offsets[u] and not _before(fresh[end - 1], time_ms[i], partition[i], place[i]):
+            end -= 1
+        fresh_known[i] = end - fresh_offsets[u]
+
+
+@njit(cache=True, nogil=True)
+def newest_known(
+    stored_offsets: I64,
+    stored: Entries,
+    fresh_offsets: I64,
+    fresh: Entries,
+    user: I64,
+    stored_known: I64,
+    fresh_known: I64,
+    items: U64,
+    lengths: I64,
+) -> None:
+    """The newest known items of each event, newest first: merges the ends of the two lists.
+
+    Fills items (n, length) u64 and lengths (n,) with how many each row has.
+    """
+    for i in range(len(user)):
+        u = user[i]
+        s0, f0 = stored_offsets[u], fresh_offsets[u]
+        s, f = s0 + stored_known[i], f0 + fresh_known[i]
+        k = 0
+        while k < items.shape[1] and (s > s0 or f > f0):
+            take_stored = f == f0
+            if s > s0 and f > f0:
+                e = fresh[f - 1]
+                take_stored = not _before(stored[s - 1], e.time_ms, e.partition, e.place)
+            if take_stored:
+                s -= 1
+                items[i, k] = stored[s].item
+            else:
+                f -= 1
+                items[i, k] = fresh[f].item
+            k += 1
+        lengths[i] = k
+
+
+@njit(cache=True, nogil=True)
+def seen_before(
+    stored_offsets: I64,
+    stored: Entries,
+    fresh_offsets: I64,
+    fresh: Entries,
+    user: I64,
+    stored_known: I64,
+    fresh_known: I64,
+    offsets: I64,
+    items: U64,
+) -> None:
+    """Every known item of each event: items[offsets[i] : offsets[i + 1]].
+
+    offsets (n + 1,) come filled from the two counts.
+    """
+    for i in range(len(user)):
+        at = offsets[i]
+        s0, f0 = stored_offsets[user[i]], fresh_offsets[user[i]]
+        for k in range(stored_known[i]):
+            items[at + k] = stored[s0 + k].item
+        at += stored_known[i]
+        for k in range(fresh_known[i]):
+            items[at + k] = fresh[f0 + k].item

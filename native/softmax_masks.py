@@ -1,0 +1,31 @@
+"""Which columns of a softmax group each row may be told apart from."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+I64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+
+@njit(cache=True, nogil=True)
+def own_columns(group: int, target: I64, is_column: Bool, seen_offsets: I64, seen: I64, out: Bool, stamps: I64) -> None:
+    """out[i, j] = column j of row i's group counts in row i's softmax.
+
+    Rows and columns are the same n examples in groups of `group` (n a multiple of it). Out stay: padding (is_column
+    False), repeats of the row's target, and items its user has: seen[seen_offsets[i]:seen_offsets[i + 1]]. The row's
+    own column stays in. target (n,) i64 and seen hold item numbers below len(stamps), negative ones are ignored; stamps
+    is scratch, filled with -1.
+    """
+    n = len(target)
+    for i in range(n):
+        start = i // group * group
+        for k in range(seen_offsets[i], seen_offsets[i + 1]):
+            if seen[k] >= 0:
+                stamps[seen[k]] = i
+        stamps[target[i]] = i
+        for j in range(group):
+            out[i, j] = is_column[start + j] and stamps[target[start + j]] != i
+        out[i, i - start] = is_column[i]

@@ -1,0 +1,26 @@
+"""Waiting between tries, longer each time, but never deaf to a stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+_TICK_S = 0.1
+
+
+class Backoff:
+    """Doubles from `first_s` to `most_s`."""
+
+    def __init__(self, first_s: float = 0.2, most_s: float = 10.0) -> None:
+        self._first_s, self._most_s = first_s, most_s
+        self.next_s = first_s
+
+    def reset(self) -> None:
+        self.next_s = self._first_s
+
+    def wait(self, stopping: Callable[[], bool]) -> None:
+        """Let the current delay pass, or return as soon as `stopping` says so."""
+        end = time.monotonic() + self.next_s
+        self.next_s = min(self._most_s, 2 * self.next_s)
+        while not stopping() and (left := end - time.monotonic()) > 0:
+            time.sleep(min(_TICK_S, left))

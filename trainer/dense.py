@@ -1,0 +1,69 @@
+"""A worker's copy of the dense parameters: moved locally at every step, merged through the store every so often."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from embedding_store.contract import F32, U64, EmbeddingStore
+from embedding_store.model import ModelSettings
+from embedding_store.towers import DenseParameters
+
+TensorLayers = list[tuple[tf.Tensor, tf.Tensor]]
+_ACCUMULATOR = np.float32(0.1)
+
+
+class DenseWorker:
+    """Local parameters with local Adagrad (its state restarts with the worker)."""
+
+    def __init__(self, store: EmbeddingStore, model: ModelSettings, learning_rate: float) -> None:
+        self._store, self._model, self._rate = store, model, np.float32(learning_rate)
+        self._parameters = DenseParameters(model)
+        self._base = np.zeros(self._parameters.size, np.float32)
+        self._local = self._base.copy()
+        self._squares = np.full(self._parameters.size, _ACCUMULATOR, np.float32)
+        self._base_clock = 0
+        self.examples = 0
+        self.variable = tf.Variable(tf.zeros([max(1, self._parameters.size)]), trainable=False)
+
+    def towers(self, flat: tf.Tensor) -> tuple[TensorLayers, TensorLayers]:
+        """(user, item) layers as slices of the flat tensor; for use inside the compiled step."""
+
+        def slices(layers: list[tuple[int, int, int]]) -> TensorLayers:
+            ends = [(at, at + i * o, at + i * o + o, (i, o)) for at, i, o in layers]
+            return [(tf.reshape(flat[at:bias], shape), flat[bias:end]) for at, bias, end, shape in ends]
+
+        user, item = self._parameters.layout()
+        return slices(user), slices(item)
+
+    def read(self) -> None:
+        """Forget local changes and take the store's values. Raises StoreUnavailable."""
+        if not self._parameters.size:
+            return
+        self._base_clock = self._store.status("dense")[0].clock
+        self._base = self._parameters.read(self._store)
+        self._local = self._base.copy()
+        self.examples = 0
+        self.variable.assign(self._local)
+
+    def step(self, gradients: F32, examples: int) -> None:
+        """w ← w − η·g/√s locally, s ← s + g²; `gradients` (size,) summed over `examples`."""
+        if not self._parameters.size:
+            return
+        mean = gradients / np.float32(max(1, examples))
+        self._squares += mean * mean
+        self._local -= self._rate * mean / np.sqrt(self._squares)
+        self.variable.assign(self._local)
+        self.examples += examples
+
+    def delta(self, events: int, merge: str) -> tuple[F32, U64]:
+        """((rows, dim) change since the base, (rows,) keys).
+
+        merge "average" scales it by n/(n + m): n events of ours, m applied by others since our base (semi-synchronous
+        averaging); "sum" does not.
+        """
+        change = self._local - self._base
+        if merge == "average":
+            others = max(0, self._store.status("dense")[0].clock - self._base_clock)
+            change *= np.float32(events / max(1, events + others))
+        return self._parameters.to_rows(change), self._parameters.keys

@@ -1,0 +1,170 @@
+"""From decoded events to what a learning step needs.
+
+Histories as of each event, rows, and who may be compared with whom.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from embedding_store.contract import ENTRY, F32, I64, U64, Bool, EmbeddingStore, Histories, Rows
+from embedding_store.model import ModelSettings
+from ingest.columns import Events
+from native.histories import known_before, newest_known, seen_before
+from native.key_index import KeyIndex, unique_keys
+from trainer.replay import ReplayBuffer
+
+Entries = npt.NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What is known of each event's user strictly before the event."""
+
+    recent: U64  # (n, history_length) items, newest first
+    lengths: I64  # (n,) how many of them
+    seen_offsets: I64  # (n + 1,)
+    seen: U64  # items of event i: seen[seen_offsets[i]:seen_offsets[i + 1]]
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """n examples of a step: the fresh events first, then replayed positives."""
+
+    fresh: int  # how many are events of this micro-batch
+    items: Rows  # (u,) rows of every item that occurs, numbered
+    item_keys: U64  # (u,)
+    target: I64  # (n,) number of the example's item
+    recent: I64  # (n, history_length) numbers of the history's items, newest first, -1 for none
+    is_row: Bool  # (n,) positives with something to predict from
+    weight: F32  # (n,)
+    seen_offsets: I64  # (n + 1,)
+    seen: I64  # numbers of items that each example's user has; -1 for items that don't occur here
+    user_keys: U64  # (v,) users, numbered; empty unless the model has user vectors
+    users: Rows | None  # (v,)
+    user: I64  # (n,) number of the example's user, -1 without user vectors
+
+
+def positives(events: Events) -> Entries:
+    """Sequence entries of the positive events, and nothing of the others."""
+    rows = np.flatnonzero(events.label > 0)
+    entries = np.empty(len(rows), ENTRY)
+    entries["time_ms"], entries["place"] = events.time_ms[rows], events.place[rows]
+    entries["item"], entries["partition"] = events.item_key[rows], events.partition[rows]
+    entries["weight"] = events.weight[rows]
+    return entries
+
+
+class ExampleReader:
+    """Reads what the store knows and lays this worker's unapplied positives over it. Never writes."""
+
+    def __init__(
+        self, store: EmbeddingStore, model: ModelSettings, replay: ReplayBuffer, replays_per_event: int
+    ) -> None:
+        self._store, self._model = store, model
+        self._replay, self._replays_per_event = replay, replays_per_event
+
+    def read(self, events: Events, pending_users: U64, pending: Entries) -> tuple[Examples, Past]:
+        """Examples of `events` plus replays, and the events' past.
+
+        pending_users (m,), pending (m,): users and entries of earlier positives that have not been applied yet.
+        Positives are offered to the replay buffer afterwards. Raises StoreUnavailable.
+        """
+        replayed = self._replay.draw(self._replays_per_event * len(events))
+        users, numbers = unique_keys(np.concatenate([events.user_key, replayed.user]))
+        histories = self._store.histories("history", users)
+        is_positive = events.label > 0
+        fresh = _by_user(
+            users,
+            np.concatenate([pending_users, events.user_key[is_positive]]),
+            np.concatenate([pending, positives(events)]),
+        )
+        past = self._past(events, histories, fresh, numbers[: len(events)])
+        replayed_past = _everything(histories, fresh, numbers[len(events) :])
+
+        joined_recent = np.concatenate([past.recent, replayed.recent])
+        lengths = np.concatenate([past.lengths, replayed.lengths])
+        targets = np.concatenate([events.item_key, replayed.item])
+        present = np.arange(joined_recent.shape[1]) < lengths[:, None]
+        item_keys, item_numbers = unique_keys(np.concatenate([targets, joined_recent[present]]))
+        items = self._store.lookup("item", item_keys)
+        # A history may name an item that was evicted or forgotten; one whose first events are in our hands is not
+        # missing.
+        alive = items.found.copy()
+        alive[item_numbers[: len(targets)]] = True
+        if len(pending):
+            alive |= np.isin(item_keys, pending["item"])
+        recent = np.full(joined_recent.shape, -1, np.int64)
+        history_numbers = item_numbers[len(targets) :]
+        recent[present] = np.where(alive[history_numbers], history_numbers, -1)
+
+        seen_keys = np.concatenate([past.seen, replayed_past.seen])
+        index = KeyIndex(max(16, len(item_keys)))
+        index.add(item_keys)
+        is_row = np.concatenate([is_positive, np.ones(len(replayed.item), bool)])
+        own = self._store.lookup("user", users) if self._model.user_id_vector else None
+        if own is None:
+            is_row &= (recent >= 0).any(axis=1)
+        examples = Examples(
+            fresh=len(events),
+            items=items,
+            item_keys=item_keys,
+            target=item_numbers[: len(targets)],
+            recent=recent,
+            is_row=is_row,
+            weight=np.concatenate([events.weight, np.ones(len(replayed.item), np.float32)]),
+            seen_offsets=np.concatenate([past.seen_offsets, past.seen_offsets[-1] + replayed_past.seen_offsets[1:]]),
+            seen=index.find(seen_keys),
+            user_keys=users if own is not None else users[:0],
+            users=own,
+            user=numbers if own is not None else np.full(len(targets), -1, np.int64),
+        )
+        if self._replays_per_event:
+            self._replay.add(
+                events.user_key[is_positive],
+                events.item_key[is_positive],
+                past.recent[is_positive],
+                past.lengths[is_positive],
+            )
+        return examples, past
+
+    def _past(self, events: Events, histories: Histories, fresh: tuple[I64, Entries], user: I64) -> Past:
+        n = len(events)
+        stored_known, fresh_known = np.empty(n, np.int64), np.empty(n, np.int64)
+        lists = (histories.offsets, histories.entries, *fresh)
+        known_before(*lists, user, events.time_ms, events.partition, events.place, stored_known, fresh_known)
+        recent, lengths = np.zeros((n, self._model.history_length), np.uint64), np.zeros(n, np.int64)
+        newest_known(*lists, user, stored_known, fresh_known, recent, lengths)
+        offsets, seen = _seen(lists, user, stored_known, fresh_known)
+        return Past(recent, lengths, offsets, seen)
+
+
+def _everything(histories: Histories, fresh: tuple[I64, Entries], user: I64) -> Past:
+    """All that is known of each user now: a replay must not push away what its user came to like later."""
+    lists = (histories.offsets, histories.entries, *fresh)
+    offsets, seen = _seen(lists, user, np.diff(histories.offsets)[user], np.diff(fresh[0])[user])
+    return Past(np.zeros((0, 0), np.uint64), np.zeros(0, np.int64), offsets, seen)
+
+
+def _seen(lists: tuple[I64, Entries, I64, Entries], user: I64, stored_known: I64, fresh_known: I64) -> tuple[I64, U64]:
+    offsets = np.zeros(len(user) + 1, np.int64)
+    np.cumsum(stored_known + fresh_known, out=offsets[1:])
+    seen = np.empty(offsets[-1], np.uint64)
+    seen_before(*lists, user, stored_known, fresh_known, offsets, seen)
+    return offsets, seen
+
+
+def _by_user(users: U64, entry_users: U64, entries: Entries) -> tuple[I64, Entries]:
+    """(offsets (users + 1,), entries grouped by user, each user's oldest first); entries of other users are dropped."""
+    index = KeyIndex(max(16, len(users)))
+    index.add(users)  # numbered by first appearance, as `users` is
+    number = index.find(entry_users)
+    keep = np.flatnonzero(number >= 0)
+    number, entries = number[keep], entries[keep]
+    order = np.lexsort((entries["place"], entries["partition"], entries["time_ms"], number))
+    offsets = np.zeros(len(users) + 1, np.int64)
+    np.cumsum(np.bincount(number, minlength=len(users)), out=offsets[1:])
+    return offsets, entries[order]

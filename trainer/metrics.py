@@ -1,0 +1,65 @@
+"""What a worker tells Prometheus."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from ingest.columns import MicroBatch
+from trainer.learner import Step
+from trainer.prequential import Prequential
+
+_LATENCIES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+
+class Metrics:
+    """Counters of one worker, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self.registry = r = CollectorRegistry()
+        self.events = Counter(
+            "towline_trainer_events", "usable events learned, replays after a restart included", registry=r
+        )
+        self.dead_letters = Counter("towline_trainer_dead_letters", "events that could not be used", registry=r)
+        self.batches = Counter("towline_trainer_batches", "micro-batches", registry=r)
+        self.restarts = Counter("towline_trainer_restarts", "times the worker started over from the store", registry=r)
+        self.quarantined = Counter("towline_trainer_quarantined", "steps whose gradients were not finite", registry=r)
+        self.loss = Gauge("towline_trainer_loss", "mean softmax loss of the last step", registry=r)
+        self.lag = Gauge(
+            "towline_trainer_lag_records", "records between position and end of the owned partitions", registry=r
+        )
+        self.applies = Counter("towline_trainer_applies", "shard calls by outcome", ["table", "outcome"], registry=r)
+        self.apply_seconds = Histogram(
+            "towline_trainer_apply_seconds",
+            "one table's apply, all shards",
+            ["table"],
+            buckets=_LATENCIES_S,
+            registry=r,
+        )
+        self.tests = Gauge("towline_prequential_tests", "positives measured before they were learned", registry=r)
+        self.hits = Gauge("towline_prequential_hits", "tests with rank within k", ["ranking"], registry=r)
+        self.ndcg = Gauge("towline_prequential_ndcg", "sum of NDCG@k over the tests", registry=r)
+        self.reciprocal_rank = Gauge("towline_prequential_reciprocal_rank", "sum of 1/rank over the tests", registry=r)
+
+    def serve(self, host: str, port: int) -> int:
+        """Answer Prometheus on host:port; returns the port. Raises OSError where the port is taken."""
+        server, _ = start_http_server(port, host, registry=self.registry)
+        return int(server.server_port)
+
+    def took(self, batch: MicroBatch) -> None:
+        self.batches.inc()
+        self.events.inc(len(batch.events))
+        self.dead_letters.inc(batch.dead_letters)
+
+    def learned(self, step: Step) -> None:
+        if step.finite:
+            self.loss.set(step.loss)
+        else:
+            self.quarantined.inc()
+
+    def flushed(self, prequential: Prequential, lag: int) -> None:
+        self.lag.set(lag)
+        self.tests.set(prequential.tests)
+        self.hits.labels("model").set(prequential.hits)
+        self.hits.labels("popularity").set(prequential.popular_hits)
+        self.ndcg.set(prequential.ndcg)
+        self.reciprocal_rank.set(prequential.reciprocal_ranks)

@@ -1,0 +1,140 @@
+"""What a worker has learned and not yet applied: the bp_v2 accumulator between it and the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from embedding_store.contract import ENTRY, F32, I64, U32, U64, Flush, Range, Source
+from ingest.columns import Events, MicroBatch, Partition
+from native.key_index import unique_keys
+from native.pooling import add_rows
+from native.ragged import Ragged, concatenate
+from trainer.examples import positives
+from trainer.learner import Step
+
+Entries = npt.NDArray[np.void]
+Number = TypeVar("Number", bound=np.generic)
+
+
+class Pending:
+    """Micro-batches since the last flush. Gradients of a key add up; counts and appends are those of the events."""
+
+    def __init__(self, dim: int) -> None:
+        self._dim = dim
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything: after a flush, or because the store moved under us."""
+        self.batches = 0
+        self.events = 0
+        self.event_time_ms = self.produced_ms = 0
+        self.ranges: dict[Partition, tuple[int, int]] = {}
+        self.must_flush = False
+        self.users: U64 = np.zeros(0, np.uint64)
+        self.entries: Entries = np.zeros(0, ENTRY)
+        self._events: list[Events] = []
+        self._gradients: dict[str, list[tuple[U64, F32]]] = {"item": [], "user": []}
+        self._forget: dict[str, list[U64]] = {"item": [], "user": []}
+
+    def add(self, batch: MicroBatch, step: Step | None) -> None:
+        """Take in a micro-batch and its step. None, or a step that isn't finite, adds no gradients (quarantine)."""
+        self.batches += 1
+        for partition, (start, stop) in batch.ranges.items():
+            self.ranges[partition] = (self.ranges.get(partition, (start, stop))[0], stop)
+        events = batch.events
+        if len(events):
+            self.events += len(events)
+            self.event_time_ms = max(self.event_time_ms, int(events.time_ms.max()))
+            self.produced_ms = max(self.produced_ms, int(events.produced_ms.max()))
+            self._events.append(events)
+            is_positive = events.label > 0
+            self.users = np.concatenate([self.users, events.user_key[is_positive]])
+            self.entries = np.concatenate([self.entries, positives(events)])
+        if step is not None and step.finite:
+            self._gradients["item"].append((step.item_keys, step.item_gradients))
+            self._gradients["user"].append((step.user_keys, step.user_gradients))
+        if len(batch.forget_users) or len(batch.forget_items):
+            self._forget["user"].append(batch.forget_users)
+            self._forget["item"].append(batch.forget_items)
+            self.must_flush = True  # later events of a forgotten id must find it gone
+
+    def flush(self, table: str, generation: int, starts: Mapping[Partition, int], now_ms: int) -> Flush:
+        """The call for table `item`, `user` or `history`. starts: where the table's ranges begin."""
+        side = "item" if table == "item" else "user"
+        own = _OwnEvents(self._events, side)
+        forget = np.unique(np.concatenate([np.zeros(0, np.uint64), *self._forget[side]]))
+        ranges = tuple(Range(Source(*p), starts[p], stop) for p, (_, stop) in sorted(self.ranges.items()))
+        gradients: F32 | None = None
+        keys, rows = own.keys, np.arange(len(own.keys))
+        if table != "history":
+            keys, gradients = self._summed(side, own.keys)
+        n = len(keys)
+        return Flush(
+            generation=generation,
+            ranges=ranges,
+            events=self.events,
+            event_time_ms=self.event_time_ms,
+            produced_ms=self.produced_ms,
+            now_ms=now_ms,
+            keys=keys,
+            counts=_padded(own.counts, rows, n),
+            positives=_padded(own.positives, rows, n),
+            checks=_padded(own.checks, rows, n),
+            ids=_padded_ids(own.ids, n),
+            gradients=gradients,
+            appends=self.entries if table == "history" else None,
+            append_rows=own.numbers_of(self.users) if table == "history" else None,
+            forget=forget,
+        )
+
+    def _summed(self, side: str, own: U64) -> tuple[U64, F32]:
+        """(keys, gradients summed per key): the own events' keys first, then those with nothing but a gradient."""
+        parts = self._gradients[side]
+        keys, numbers = unique_keys(np.concatenate([own, *(k for k, _ in parts)]))
+        out = np.zeros((len(keys), self._dim), np.float32)
+        if parts:
+            add_rows(np.concatenate([g for _, g in parts]), numbers[len(own) :], out)
+        keep = np.ones(len(keys), bool)
+        keep[len(own) :] = (out[len(own) :] != 0).any(axis=1)
+        return keys[keep], out[keep]
+
+
+class _OwnEvents:
+    """Events per distinct id of one side, columnar."""
+
+    def __init__(self, events: list[Events], side: str) -> None:
+        self.keys, numbers = unique_keys(_column(events, f"{side}_key", np.uint64))
+        n = len(self.keys)
+        label, weight = _column(events, "label", np.float32), _column(events, "weight", np.float32)
+        self.counts: I64 = np.bincount(numbers, minlength=n).astype(np.int64)
+        self.positives: F32 = np.bincount(numbers, weights=weight * (label > 0), minlength=n).astype(np.float32)
+        first = np.zeros(n, np.int64)
+        first[numbers[::-1]] = np.arange(len(numbers))[::-1]
+        self.checks: U32 = _column(events, f"{side}_check", np.uint32)[first]
+        ids = concatenate([getattr(e, f"{side}_id") for e in events])
+        self.ids: Ragged = ids.take(first) if n else Ragged.empty()
+
+    def numbers_of(self, keys: U64) -> I64:
+        """Number of each key, all of which have events here."""
+        joined, numbers = unique_keys(np.concatenate([self.keys, keys]))
+        if len(joined) != len(self.keys):
+            raise AssertionError("an entry's user has no event of its own in the same flush")
+        return numbers[len(self.keys) :]
+
+
+def _column(events: list[Events], name: str, dtype: type[Number]) -> npt.NDArray[Number]:
+    return np.concatenate([np.zeros(0, dtype), *(getattr(e, name) for e in events)])
+
+
+def _padded(column: npt.NDArray[Number], rows: I64, n: int) -> npt.NDArray[Number]:
+    out = np.zeros(n, column.dtype)
+    out[rows] = column
+    return out
+
+
+def _padded_ids(ids: Ragged, n: int) -> Ragged:
+    return Ragged(np.concatenate([ids.offsets, np.full(n - len(ids), ids.offsets[-1])]), ids.data)

@@ -1,0 +1,37 @@
+"""`[trainer]` of towline.toml; validated by the composition root."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class TrainerSettings(BaseModel):
+    """How a worker learns, and how often it talks to the store.
+
+    `apply_every` and `dense_sync_every` are the two knobs.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    apply_every: int = Field(1, ge=1, le=1024, description="micro-batches between a worker's calls to the store")
+    dense_sync_every: int = Field(8, ge=1, le=100_000, description="micro-batches between dense synchronizations")
+    dense_merge: Literal["average", "sum"] = Field(
+        "average", description="average scales a dense delta by its share of the examples since its base; sum does not"
+    )
+    dense_learning_rate: float = Field(0.01, gt=0, le=10, description="of the worker's local Adagrad on dense layers")
+    group: int = Field(
+        256, ge=16, le=8192, description="examples of a softmax group: in-batch negatives stay inside it"
+    )
+    replay: int = Field(4, ge=0, le=64, description="past positives drawn again per new event; 0 for throughput")
+    replay_capacity: int = Field(200_000, ge=1000, description="positives a worker keeps to draw from")
+    seed: int = Field(0, ge=0)
+    evaluate_share: float = Field(0.05, ge=0, le=1, description="of positives measured before they are learned")
+    evaluate_k: int = Field(10, ge=1, le=1000)
+    reconcile_every_s: float = Field(5.0, gt=0, description="between checks that no shard was rolled back")
+    instance: str = Field(
+        "0", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="static group membership id of this worker"
+    )
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int = Field(0, ge=0, le=65535, description="Prometheus metrics of this worker; 0 for none")
