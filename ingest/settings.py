@@ -15,6 +15,9 @@ class KafkaSettings(BaseModel):
     bootstrap_servers: str = Field("", description="host:port, several separated by commas")
     topic: str = Field("events", min_length=1)
     dead_letter_topic: str = Field("events.dead", min_length=1)
+    topic_epoch: str = Field(
+        "0", min_length=1, description="tells incarnations of a topic apart on brokers without topic ids: raise by hand"
+    )
     group: str = Field("towline", min_length=1)
     partitions: int = Field(1, ge=1, description="of topics that Towline creates")
     replication_factor: int = Field(1, ge=1, description="of topics that Towline creates")
@@ -38,7 +41,8 @@ class IngestSettings(BaseModel):
 
     batch_events: int = Field(1024, ge=1, le=1_000_000, description="a micro-batch closes at so many events …")
     batch_wait_ms: int = Field(20, ge=0, le=60_000, description="… or so long after its first record")
+    codec: Literal["json", "msgpack"] = Field("json", description="format of record values")
     max_record_bytes: int = Field(1 << 20, ge=1024, description="a larger record goes to the dead letters")
     max_id_bytes: int = Field(512, ge=1, le=512)
     max_weight: float = Field(1000.0, gt=0)
-    max_future_s: float = Field(86_400.0, ge=0, description="how far ahead of the wall clock an event time may lie")
+    max_future_s: float = Field(86_400.0, ge=0, description="how far ahead of its record's timestamp an event may lie")

@@ -1,0 +1,119 @@
+"""A stream that is a list of records in memory: back-tests, and tests that crash and resume."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ingest import codecs
+from ingest.codecs import Records
+from ingest.columns import MicroBatch, Partition
+from ingest.contract import AssignmentLost
+from ingest.settings import IngestSettings
+
+
+class ListedSource:
+    """`EventSource` over record values per partition; offset = place in the list. Delivers by count, never waits.
+
+    All of the records are there from the start: the end offset is the length. Record timestamps are `produced_ms`, or the
+    wall clock at construction.
+    """
+
+    def __init__(
+        self,
+        records: Mapping[Partition, Sequence[bytes]],
+        settings: IngestSettings | None = None,
+        produced_ms: int | None = None,
+    ) -> None:
+        self._records = {p: list(values) for p, values in records.items()}
+        self._settings = settings or IngestSettings()
+        self._codec = codecs.of(self._settings)
+        self._produced_ms = time.time_ns() // 1_000_000 if produced_ms is None else produced_ms
+        self._position = dict.fromkeys(self._records, 0)
+        self._paused: frozenset[Partition] = frozenset()
+        self._lost = False
+        self.committed: dict[Partition, int] = {}
+        self.dead: list[tuple[Partition, int, str]] = []
+
+    def assignment(self, timeout_s: float) -> frozenset[Partition]:  # noqa: ARG002 - nothing to wait for
+        """All partitions; accepts a loss announced by `lose`."""
+        self._lost = False
+        return frozenset(self._records)
+
+    def lose(self) -> None:
+        """Announce a rebalance: the next poll raises AssignmentLost."""
+        self._lost = True
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether everything was delivered."""
+        return all(self._position[p] >= len(values) for p, values in self._records.items())
+
+    def bounds(self, partition: Partition) -> tuple[int, int]:
+        """(0, number of records)."""
+        return 0, len(self._records[partition])
+
+    def seek(self, partition: Partition, offset: int) -> None:
+        """Continue from `offset`."""
+        self._position[partition] = offset
+
+    def pause(self, partitions: frozenset[Partition]) -> None:
+        """Deliver nothing of exactly these."""
+        self._paused = partitions
+
+    def poll(self, stop_at: Mapping[Partition, int]) -> MicroBatch | None:
+        """The next `batch_events` records of the partitions in turn; None at the end. Raises AssignmentLost."""
+        if self._lost:
+            raise AssignmentLost("the assignment was taken away")
+        left = self._settings.batch_events
+        ranges = {}
+        number, offset, values = [], [], []
+        for partition, records in self._records.items():
+            start = self._position[partition]
+            stop = min(stop_at.get(partition, len(records)), len(records), start + left)
+            if partition in self._paused or stop <= start:
+                continue
+            ranges[partition] = (start, stop)
+            self._position[partition] = stop
+            number += [partition.number] * (stop - start)
+            offset += range(start, stop)
+            values += records[start:stop]
+            left -= stop - start
+        if not ranges:
+            return None
+        columns = Records(
+            np.array(number, np.uint32),
+            np.array(offset, np.int64),
+            np.full(len(values), self._produced_ms, np.int64),
+            values,
+        )
+        decoded = self._codec.decode(columns, time.time_ns() // 1_000_000)
+        by_number = {p.number: p for p in self._records}
+        for refusal in decoded.refusals:
+            place = (by_number[number[refusal.record]], offset[refusal.record], refusal.reason)
+            self.dead.append(place)
+        none = np.zeros(0, np.uint64)
+        return MicroBatch(decoded.events, ranges, none, none, len(decoded.refusals))
+
+    def dead_letter(self, batch: MicroBatch, rows: list[int], reason: str) -> None:
+        """Keep (partition number's partition, offset, reason)."""
+        by_number = {p.number: p for p in self._records}
+        for row in rows:
+            number, place = int(batch.events.partition[row]), int(batch.events.place[row])
+            self.dead.append((by_number[number], place >> 16, reason))
+
+    def flush_dead_letters(self) -> None:
+        """Nothing is in flight."""
+
+    def commit(self, positions: Mapping[Partition, int]) -> None:
+        """Remember the positions."""
+        self.committed.update(positions)
+
+    def lag(self) -> int:
+        """Records not delivered yet."""
+        return sum(len(values) - self._position[p] for p, values in self._records.items())
+
+    def close(self) -> None:
+        """Nothing to release."""

@@ -1,0 +1,58 @@
+"""Reading bytes at an address, for kernels that scan text.
+
+They take addresses, not arrays: an array argument costs two atomic reference counts a call, more than the hash of a
+short id. The caller keeps the array alive and answers for the bounds.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+if sys.byteorder != "little":
+    raise ImportError("native.memory loads little-endian words; this machine is big-endian")
+
+
+def _load(bits: int) -> Callable[[int], Any]:
+    """An intrinsic (address) -> uint64: `bits` little-endian bits from that address on, in one machine load."""
+
+    def build(_typing: Any, address: Any) -> Any:
+        def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            word = ir.IntType(bits)
+            value = builder.load(builder.inttoptr(args[0], word.as_pointer()), align=1)
+            return value if bits == 64 else builder.zext(value, ir.IntType(64))
+
+        return types.uint64(types.int64), generate
+
+    return intrinsic(build)  # type: ignore[no-any-return]
+
+
+read8, read32, read64 = _load(8), _load(32), _load(64)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def trailing_zeros(_typing: Any, word: Any) -> Any:
+    """(uint64) -> int64: zero bits below the lowest one; 64 for 0."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fold_product(_typing: Any, a: Any, b: Any) -> Any:
+    """(uint64, uint64) -> uint64: low word XOR high word of the 128-bit product."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        wide = ir.IntType(128)
+        product = builder.mul(builder.zext(args[0], wide), builder.zext(args[1], wide))
+        high = builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
+        return builder.xor(builder.trunc(product, ir.IntType(64)), high)
+
+    return types.uint64(types.uint64, types.uint64), generate
