@@ -1,0 +1,60 @@
+"""The application: routes and the layer around them."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from serving.docs import DocsRoutes
+from serving.embeddings import EmbeddingRoutes
+from serving.health import HealthRoutes
+from serving.middleware import RequestLayer
+from serving.model_card import ModelRoutes
+from serving.openapi import document
+from serving.problems import of_status
+from serving.recommend import RecommendRoutes
+from serving.service import Service
+
+
+def routes(service: Service) -> list[Route]:
+    """Every route. Plain Starlette routes inside the FastAPI application: handlers decode and encode by
+    themselves, and FastAPI's own request handling would triple the cost of the hot ones."""
+    embeddings, recommend = EmbeddingRoutes(service), RecommendRoutes(service)
+    model, health, docs = ModelRoutes(service), HealthRoutes(service), DocsRoutes()
+    return [
+        Route("/v1/embeddings/{tower}:batch", embeddings.batch, methods=["POST"]),
+        Route("/v1/embeddings/{tower}/{id:path}", embeddings.lookup, methods=["GET"]),
+        Route("/v1/recommend", recommend.recommend, methods=["POST"]),
+        Route("/v1/model", model.model, methods=["GET"]),
+        Route("/livez", health.live, methods=["GET"]),
+        Route("/readyz", health.ready, methods=["GET"]),
+        Route("/metrics", health.metrics, methods=["GET"]),
+        Route("/openapi.json", docs.openapi, methods=["GET"]),
+        Route("/docs", docs.page, methods=["GET"]),
+    ]
+
+
+def create_app(service: Service) -> FastAPI:
+    """The ASGI application over `service`, whose `live` model the refreshing thread sets."""
+    app = FastAPI(title="Towline", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    table = routes(service)
+    app.router.routes.extend(table)
+    app.add_exception_handler(HTTPException, _to_problem)
+    app.add_middleware(RequestLayer, service=service, labels={route.endpoint: route.path_format for route in table})
+    app.openapi = document  # type: ignore[method-assign]
+    return app
+
+
+async def _to_problem(request: Request, error: Exception) -> Response:
+    """The router's own 404 and 405, on their way to the request layer, which knows the request id."""
+    if not isinstance(error, HTTPException):
+        raise error
+    if error.status_code == 404:
+        raise of_status(404, "no such path: /docs lists what there is") from error
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        raise of_status(405, f"{request.method[:20]} is not allowed here: use {allowed}", error.headers) from error
+    raise of_status(error.status_code, str(error.detail), error.headers) from error

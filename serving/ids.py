@@ -1,0 +1,60 @@
+"""Ids as they arrive in paths and JSON: canonical bytes of 1 to 512, and the keys of many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import unquote_to_bytes
+
+import numpy as np
+import xxhash
+
+from embedding_store.contract import U64
+from native.identity import MAX_ID_BYTES, TEXT_BIT, canonical, is_integer
+from serving.problems import Problem, invalid
+
+
+def from_path(raw_path: bytes, segments: int) -> bytes:
+    """The id that follows `segments` path segments, percent-decoded. Raises Problem 422.
+
+    Taken from the raw path: a server decodes it leniently, and bytes that aren't UTF-8 would meet in U+FFFD.
+    """
+    parts = raw_path.split(b"/", segments + 1)
+    if len(parts) < segments + 2:
+        raise Problem(404, "not-found", "no such path: separate the id from the tower by a plain slash")
+    identity = unquote_to_bytes(parts[-1])
+    try:
+        identity.decode()
+    except UnicodeDecodeError:
+        raise invalid("id", "the id's percent-encoded bytes are not UTF-8") from None
+    return checked(identity, "id")
+
+
+def from_json(entity: str | int, field: str) -> bytes:
+    """Canonical bytes of a JSON id; `42` and `"42"` are the same. Raises Problem 422."""
+    return checked(canonical(entity), field)
+
+
+def checked(identity: bytes, field: str) -> bytes:
+    """`identity` if it has 1 to 512 bytes. Raises Problem 422."""
+    if not 1 <= len(identity) <= MAX_ID_BYTES:
+        raise invalid(field, f"an id has 1 to {MAX_ID_BYTES} bytes in UTF-8, got {len(identity)}")
+    return identity
+
+
+def many(entities: Sequence[str | int], field: str) -> list[bytes]:
+    """Canonical bytes of each id. Raises Problem 422 that names the first bad one's place."""
+    identities = [str(entity).encode() for entity in entities]
+    for i, identity in enumerate(identities):
+        if not 1 <= len(identity) <= MAX_ID_BYTES:
+            checked(identity, f"{field}[{i}]")
+    return identities
+
+
+def key_of(identity: bytes) -> int:
+    """The key of canonical bytes: `native.identity.key_and_check` without check bits, which cost a loop per byte."""
+    return int(identity) if is_integer(identity) else xxhash.xxh3_64_intdigest(identity) | TEXT_BIT
+
+
+def keys_of(identities: Sequence[bytes]) -> U64:
+    """(n,) keys of n ids in canonical bytes."""
+    return np.fromiter(map(key_of, identities), np.uint64, len(identities))

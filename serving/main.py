@@ -1,0 +1,61 @@
+"""The process: wires settings, store, refreshing thread and server."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import Protocol
+
+from embedding_store.open import open_store
+
+from embedding_store.settings import RedisSettings
+from serving.errors import StartupError
+from serving.refresher import Refresher
+from serving.server import Server, listen
+from serving.service import Service
+from serving.settings import ServingSettings
+
+log = logging.getLogger(__name__)
+
+
+class Config(Protocol):
+    """The parts of the whole configuration that serving needs."""
+
+    @property
+    def redis(self) -> RedisSettings:
+        """How to reach the store."""
+
+    @property
+    def serving(self) -> ServingSettings:
+        """How to listen."""
+
+
+def run(config: Config) -> None:
+    """Serve until a signal; returns after an orderly end. Exits with 1 and one sentence where it can't start.
+
+    The port opens before the store is reached: liveness is 200 and readiness 503 until a model is loaded.
+    """
+    try:
+        serve(config)
+    except StartupError as error:
+        raise SystemExit(f"towline serving: {error}") from None
+
+
+def serve(config: Config) -> None:
+    """`run`, with StartupError instead of an exit."""
+    if not logging.getLogger().handlers:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    settings = config.serving
+    listener = listen(settings.host, settings.port)
+    service = Service(settings)
+    refresher = Refresher(service, partial(open_store, config.redis))
+    server = Server(service)
+    log.info("serving on http://%s:%d", settings.host, listener.getsockname()[1])
+    refresher.start()
+    try:
+        server.run(sockets=[listener])
+    finally:
+        refresher.stop()
+        service.close()
+    if service.fatal is not None:
+        raise StartupError(service.fatal)

@@ -1,0 +1,94 @@
+"""Rows of either tower, ready to be answered: where they come from, and which of them may leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from embedding_store.contract import F32, I64, U64, Bool
+from embedding_store.mirror import MirrorRows
+from embedding_store.ranking import Users
+from embedding_store.towers import DenseParameters, forward
+from serving.metrics import Metrics
+from serving.problems import Problem, unavailable
+from serving.schemas import Tower
+from serving.service import Live, Service
+
+TOWERS: tuple[str, ...] = get_args(Tower)
+
+
+@dataclass(frozen=True, slots=True)
+class TowerRows:
+    """Outputs of a tower; row i answers key i. Only finite vectors are `found`."""
+
+    vectors: F32  # (n, output_dim)
+    found: Bool  # (n,)
+    clock: I64  # (n,)
+    count: I64  # (n,)
+    updated_ms: I64  # (n,)
+    source: Literal["mirror", "store"]
+
+
+def tower_of(name: str) -> Literal["user", "item"]:
+    """The tower a path names. Raises Problem 404."""
+    if name == "user":
+        return "user"
+    if name == "item":
+        return "item"
+    raise Problem(404, "not-found", f"no such tower: it is one of {', '.join(TOWERS)}")
+
+
+def finite(rows: MirrorRows | Users, tower: Literal["user", "item"], metrics: Metrics) -> TowerRows:
+    """Rows with NaN or infinity become missing, and raise an alarm: they must never leave."""
+    good = np.isfinite(rows.vectors).all(axis=1)
+    found = rows.found & good
+    if not good.all():
+        metrics.nonfinite(tower, int((rows.found & ~good).sum()))
+    source: Literal["mirror", "store"] = "mirror" if tower == "item" else "store"
+    return TowerRows(rows.vectors, found, rows.clock, rows.count, rows.updated_ms, source)
+
+
+def read(service: Service, live: Live, tower: Literal["user", "item"], keys: U64) -> TowerRows:
+    """Rows of `keys`: items from the mirror, users from the store. May block. Raises StoreUnavailable for users."""
+    if tower == "item":
+        return finite(live.mirror.items(keys), tower, service.metrics)
+    if service.store_down:
+        raise unavailable("store-down", "users are read from the store, which can't be reached: retry later")
+    return finite(live.ranker.users(keys), tower, service.metrics)
+
+
+def at_once(service: Service, live: Live, keys: U64) -> TowerRows | None:
+    """Items from the mirror without waiting: None while a refresh or a ranking holds it. For the loop's thread."""
+    if not live.mirror.lock.acquire(blocking=False):
+        return None
+    try:
+        return finite(live.mirror.items(keys), "item", service.metrics)
+    finally:
+        live.mirror.lock.release()
+
+
+def initial(live: Live, tower: Literal["user", "item"], keys: U64) -> F32:
+    """(n, output_dim) vectors that unknown ids start with. May block. Raises StoreUnavailable.
+
+    An item starts at its table's initial row, a pure function of seed and key. A user without history is pooled from
+    nothing: zeros.
+    """
+    if tower == "user":
+        return np.zeros((len(keys), live.model.output_dim), np.float32)
+    vectors = live.store.lookup("item", keys).vectors
+    if not live.model.dense_layers:
+        return vectors
+    parameters = DenseParameters(live.model)
+    return forward(parameters.to_towers(parameters.read(live.store)).item, vectors)
+
+
+def with_initial(rows: TowerRows, fill: Callable[[Bool], F32]) -> F32:
+    """The rows' vectors, with `fill(missing)` in place of missing ones; finite."""
+    missing = ~rows.found
+    vectors = rows.vectors.copy()
+    if missing.any():
+        vectors[missing] = fill(missing)
+    return vectors

@@ -1,0 +1,85 @@
+"""What all handlers share: settings, the live model, and how the service is doing."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Literal
+
+from embedding_store.contract import EmbeddingStore
+from embedding_store.mirror import ItemMirror
+from embedding_store.model import ModelSettings
+from embedding_store.ranking import Ranker
+from serving.freshness import Freshness
+from serving.metrics import Metrics
+from serving.offload import Offload
+from serving.problems import unavailable
+from serving.settings import ServingSettings
+
+Reason = Literal["loading", "store_down", "lag", "draining"]
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A published model with a loaded mirror; replaced as a whole when another model is published."""
+
+    store: EmbeddingStore
+    document: bytes
+    model: ModelSettings
+    mirror: ItemMirror
+    ranker: Ranker
+
+    @property
+    def version(self) -> str:
+        """Names the published specification; equal on every server that serves it."""
+        return hashlib.sha256(self.document).hexdigest()[:12]
+
+
+@dataclass
+class Service:
+    """State of one serving process. `live` is set by the refreshing thread, `draining` by the server."""
+
+    settings: ServingSettings
+    live: Live | None = None
+    draining: bool = False
+    crash: str | None = None  # why the refreshing thread ended, if it did
+    fatal: str | None = None  # why the process must exit, if it must
+    freshness: Freshness = field(default_factory=Freshness)
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        self.offload = Offload(self.settings.threads, self.settings.max_queue)
+
+    def require_live(self) -> Live:
+        """The live model. Raises Problem 503 until there is one."""
+        if self.live is None:
+            raise unavailable("loading", "no model is loaded yet: the store is away, or no trainer has published one")
+        return self.live
+
+    @property
+    def store_down(self) -> bool:
+        """Whether the last attempt to reach the store failed: then reads aren't tried, so none waits for a timeout."""
+        return self.freshness.failure is not None
+
+    @property
+    def stale(self) -> bool:
+        """Whether answers may miss more than the configured lag, or can't be confirmed not to."""
+        return self.store_down or self.freshness.lag_s > self.settings.max_lag_s
+
+    def unready(self) -> list[Reason]:
+        """Why no traffic should come here; empty: ready. A store that is down counts once the mirror is too old."""
+        reasons: list[Reason] = []
+        late = self.freshness.lag_s > self.settings.max_lag_s
+        if self.live is None:
+            reasons.append("loading")
+        if self.store_down and (late or self.live is None):
+            reasons.append("store_down")
+        if late and self.live is not None:
+            reasons.append("lag")
+        if self.draining:
+            reasons.append("draining")
+        return reasons
+
+    def close(self) -> None:
+        """Wait for work in flight."""
+        self.offload.close()

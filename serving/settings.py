@@ -1,0 +1,75 @@
+"""How the service listens and what it accepts; validated by the composition root."""
+
+from __future__ import annotations
+
+import ipaddress
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+
+class ServingSettings(BaseModel):
+    """`[serving]` of towline.toml."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: str = Field(
+        "127.0.0.1", min_length=1, description="address to listen on; loopback, since keys are off by default"
+    )
+    port: int = Field(8000, ge=0, le=65535, description="TCP port; 8000 is what people expect; 0 picks a free one")
+    api_keys: tuple[SecretStr, ...] = Field(
+        (), description="accepted X-API-Key values, several for rotation; required unless host is loopback"
+    )
+    docs_without_key: bool = Field(
+        False, description="let /docs and /openapi.json through without a key: browsers can't send one with a link"
+    )
+    max_body_bytes: int = Field(
+        4 * 2**20, ge=1024, le=2**30, description="request body cap; 4 MiB holds 4096 ids of 512 bytes with escapes"
+    )
+    max_batch: int = Field(4096, ge=1, le=65536, description="ids in one request: a batch of 64 floats is 1 MB raw")
+    max_k: int = Field(1000, ge=1, le=100_000, description="items in one recommendation; re-rankers ask for hundreds")
+    max_lag_s: float = Field(
+        5.0, gt=0, description="mirror lag past which readiness fails; longer than a failover's connection errors"
+    )
+    max_in_flight: int = Field(1024, ge=1, description="requests at once; more are told to retry rather than queued")
+    threads: int = Field(4, ge=1, le=64, description="threads for store reads and ranking; each holds a connection")
+    max_queue: int = Field(
+        64, ge=0, description="work waiting for a thread; at 1 ms a piece, the wait stays below 20 ms"
+    )
+    drain_s: float = Field(
+        5.0,
+        ge=0,
+        le=600,
+        description="after SIGTERM, time for load balancers to see readiness 503 before the port closes",
+    )
+    shutdown_s: float = Field(10.0, ge=0, le=600, description="then, time for requests in flight to finish")
+    workers: int = Field(1, ge=1, le=1, description="processes; one for now: several would each hold their own mirror")
+
+    @field_validator("api_keys")
+    @classmethod
+    def _usable_keys(cls, keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        for i, key in enumerate(keys):
+            value = key.get_secret_value()
+            if not value or not value.isascii() or not value.isprintable() or value != value.strip():
+                raise ValueError(
+                    f"api_keys[{i}] must be printable ASCII without surrounding spaces: HTTP headers carry nothing else"
+                )
+        return keys
+
+    @model_validator(mode="after")
+    def _guarded_off_loopback(self) -> ServingSettings:
+        if not self.api_keys and not self.loopback:
+            raise ValueError(
+                f"host '{self.host}' is not loopback: set serving.api_keys, "
+                "or serving.host to 127.0.0.1 to serve this machine only"
+            )
+        return self
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
