@@ -1,7 +1,7 @@
 """The store's one contract. Backends differ in speed only; `tests/laws/` holds each of them to it.
 
-Rows of a table are spread over `spec.shards` shards by key. A shard is the unit of atomicity: its rows, its offsets, its
-clock and its change feed move together or not at all.
+Rows of a table are spread over `spec.shards` shards by key. A shard is the unit of atomicity: its rows, its offsets,
+its clock and its change feed move together or not at all.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Reply of `lookup`; row i answers key i. A missing key has its initial vector, found False and zeros elsewhere."""
+    """Reply of `lookup`; row i answers key i. A missing key: initial vector and state, found False, else zeros."""
 
     vectors: F32  # (n, dim)
     found: Bool  # (n,)
@@ -148,8 +148,8 @@ class Changes:
 class EmbeddingStore(Protocol):
     """A parameter server for embedding, sequence and dense tables. Thread-safe unless a backend says otherwise.
 
-    Errors are those of `embedding_store.errors`; a call that raises BadRequest, GenerationError, SpecError or StoreFull
-    has changed nothing. After StoreUnavailable from `apply` each shard has either applied all of it or none.
+    Errors are those of `embedding_store.errors`; a call that raises BadRequest, UnknownTable or SpecError has changed
+    nothing. After GenerationError, StoreUnavailable or StoreFull from `apply` each shard has applied all of it or none.
     """
 
     def create(self, spec: TableSpec) -> None:
@@ -160,6 +160,9 @@ class EmbeddingStore(Protocol):
 
     def generation(self) -> int:
         """The store's generation; rises when the store is restored or rewound. Flushes must carry it."""
+
+    def raise_generation(self) -> int:
+        """Fence off all flushes in flight, for after a restore: the new generation, now set in every shard."""
 
     def lookup(self, table: str, keys: U64, *, with_state: bool = False) -> Rows:
         """Rows of an embedding or dense table, in the order of `keys` (repeats allowed). Pure: never writes."""
@@ -174,8 +177,10 @@ class EmbeddingStore(Protocol):
         3. gradients through the table's optimizer, appends; 4. forgets; 5. offsets, clock, change feed.
         """
 
-    def seek(self, table: str, shard: int, source: Source, expected: int | None, new: int, reason: str) -> None:
-        """Compare-and-set of one shard's offset; the only way to jump. Records what was skipped. Raises SeekConflict."""
+    def seek(
+        self, table: str, shard: int, source: Source, expected: int | None, new: int, reason: str
+    ) -> None:
+        """Compare-and-set of a shard's offset; the only way to jump. Records what was skipped. Raises SeekConflict."""
 
     def status(self, table: str) -> tuple[ShardStatus, ...]:
         """Clock, offsets, times and row count of each shard, each read atomically."""

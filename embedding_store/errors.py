@@ -5,11 +5,11 @@ StoreError
 │   └── SpecConflict     the store holds the table with another declaration
 ├── UnknownTable         no such table was created
 ├── BadRequest           wrong shapes, types, duplicate keys, not-finite values: nothing was applied
-├── GenerationError      the call is of an older store generation: the store was restored or rewound since
+├── GenerationError      the call is of another store generation: the store was restored or rewound since
 ├── SeekConflict         compare-and-set of an offset found another value
 ├── StoreMisconfigured   the server would break guarantees (an evicting maxmemory-policy, too old)
 └── StoreUnavailable     the server can't be reached or refuses for now: retry with back-off, then reconcile
-    └── StoreFull        out of memory: nothing was applied
+    └── StoreFull        out of memory: shards that refused applied nothing
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BadRequest(StoreError):
 
 
 class GenerationError(StoreError):
-    """The call's generation is older than the store's. Nothing was applied."""
+    """The call's generation is not the shard's. The shards that refuse it applied nothing."""
 
 
 class SeekConflict(StoreError):
@@ -52,4 +52,4 @@ class StoreUnavailable(StoreError):
 
 
 class StoreFull(StoreUnavailable):
-    """The server is out of memory. Nothing was applied."""
+    """The server is out of memory. The shards that refused applied nothing."""

@@ -1,0 +1,47 @@
+"""From what a feed named and what is stored now to the reply of `EmbeddingStore.changes`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from embedding_store.contract import U64, Changes, Cursor
+from embedding_store.records import Records, decode, rows_of
+from embedding_store.shard import ShardMeta
+from embedding_store.spec import TableSpec
+
+
+def change_set(
+    spec: TableSpec, run_id: str, metas: Sequence[ShardMeta], keys: U64, stored: Records, *, rescan: bool
+) -> Changes:
+    """Changes up to the feed positions of `metas`, read before the rows: what moved since is named again next time.
+
+    keys (n,) unique, stored: their records now, the missing ones are the deleted.
+    """
+    present = keys[stored.found]
+    there = Records(np.ones(len(present), np.bool_), stored.bounds, stored.data)
+    return Changes(
+        cursor=Cursor(run_id, tuple(str(meta.feed) for meta in metas)),
+        rescan=rescan,
+        keys=present,
+        rows=rows_of(decode(spec, present, there, with_state=False)),
+        deleted=np.zeros(0, np.uint64) if rescan else keys[~stored.found],
+        clock=tuple(meta.clock for meta in metas),
+        event_time_ms=min(meta.event_time_ms for meta in metas),
+        produced_ms=min(meta.produced_ms for meta in metas),
+    )
+
+
+def positions(spec: TableSpec, run_id: str, cursor: Cursor | None) -> list[int] | None:
+    """Feed positions per shard that a cursor stands for, or None: the table has to be scanned."""
+    if cursor is None or cursor.run_id != run_id or len(cursor.positions) != spec.shards:
+        return None
+    return [int(position) for position in cursor.positions]
+
+
+def reaches_back(position: int, first: int | None, newest: int) -> bool:
+    """Whether a feed whose oldest entry is `first` (None: it is empty) still tells all that came after `position`."""
+    if position > newest:
+        return False  # a feed that went back in time under the same run
+    return position == newest or (first is not None and first <= position + 1)

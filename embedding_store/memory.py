@@ -1,0 +1,207 @@
+"""The in-process backend: the reference that the others are held to, and the store of back-tests."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+import numpy as np
+
+from embedding_store.change_set import change_set, positions, reaches_back
+from embedding_store.contract import (
+    U64,
+    Changes,
+    Cursor,
+    Flush,
+    Histories,
+    Rows,
+    ShardReply,
+    ShardStatus,
+    Source,
+)
+from embedding_store.declarations import check_same
+from embedding_store.errors import UnknownTable
+from embedding_store.flush_parts import Part, by_shard, parts_of
+from embedding_store.merge import merge
+from embedding_store.records import Block, Records, decode, histories_of, rows_of
+from embedding_store.shard import ShardMeta, advance, feed_length, judge, jump
+from embedding_store.spec import TableSpec
+from embedding_store.validation import checked_flush, checked_keys, checked_seek
+
+
+@dataclass(slots=True)
+class _Shard:
+    meta: ShardMeta
+    rows: dict[int, bytes] = field(default_factory=dict)  # key → record
+    feed: deque[tuple[int, U64]] = field(default_factory=deque)  # (number, changed keys), oldest first
+
+    def read(self, keys: U64) -> list[bytes | None]:
+        return list(map(self.rows.get, keys.tolist()))
+
+
+@dataclass(slots=True)
+class _Table:
+    spec: TableSpec
+    shards: list[_Shard]
+
+
+class MemoryStore:
+    """`EmbeddingStore` in this process. Thread-safe: one lock, held for the length of a call."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, _Table] = {}
+        self._changed = threading.Condition(threading.RLock())
+        self._run_id = uuid.uuid4().hex
+        self._generation = 0
+        self._model: bytes | None = None
+
+    def create(self, spec: TableSpec) -> None:
+        """As the contract says."""
+        with self._changed:
+            table = self._tables.get(spec.name)
+            if table is not None:
+                check_same(table.spec, spec)
+                return
+            meta = ShardMeta(generation=self._generation)
+            self._tables[spec.name] = _Table(spec, [_Shard(meta) for _ in range(spec.shards)])
+
+    def spec(self, table: str) -> TableSpec:
+        """As the contract says."""
+        return self._table(table).spec
+
+    def generation(self) -> int:
+        """As the contract says."""
+        return self._generation
+
+    def raise_generation(self) -> int:
+        """As the contract says."""
+        with self._changed:
+            self._generation += 1
+            for table in self._tables.values():
+                for shard in table.shards:
+                    shard.meta = replace(shard.meta, generation=self._generation)
+            return self._generation
+
+    def lookup(self, table: str, keys: U64, *, with_state: bool = False) -> Rows:
+        """As the contract says."""
+        t = self._table(table)
+        block = self._read(t, checked_keys(t.spec, keys, histories=False), with_state=with_state)
+        return rows_of(block, with_state=with_state)
+
+    def histories(self, table: str, keys: U64) -> Histories:
+        """As the contract says."""
+        t = self._table(table)
+        return histories_of(self._read(t, checked_keys(t.spec, keys, histories=True), with_state=False))
+
+    def apply(self, table: str, flush: Flush) -> tuple[ShardReply, ...]:
+        """As the contract says; here the whole call is atomic, not only each shard."""
+        t = self._table(table)
+        flush = checked_flush(t.spec, flush)
+        parts = parts_of(t.spec, flush)
+        with self._changed:
+            outcomes = [judge(s.meta, flush, f"shard {i} of table '{table}'") for i, s in enumerate(t.shards)]
+            for shard, part, outcome in zip(t.shards, parts, outcomes, strict=True):
+                if outcome == "applied":
+                    _apply(t.spec, shard, part, flush)
+            self._changed.notify_all()
+            return tuple(s.meta.reply(o, flush) for s, o in zip(t.shards, outcomes, strict=True))
+
+    def seek(
+        self, table: str, shard: int, source: Source, expected: int | None, new: int, reason: str
+    ) -> None:
+        """As the contract says."""
+        t = self._table(table)
+        checked_seek(t.spec, shard, source, new, reason)
+        with self._changed:
+            s = t.shards[shard]
+            s.meta = jump(s.meta, source, expected, new, reason, f"shard {shard} of table '{table}'")
+
+    def status(self, table: str) -> tuple[ShardStatus, ...]:
+        """As the contract says."""
+        t = self._table(table)
+        with self._changed:
+            return tuple(s.meta.status(len(s.rows)) for s in t.shards)
+
+    def changes(self, table: str, cursor: Cursor | None) -> Changes:
+        """As the contract says."""
+        t = self._table(table)
+        with self._changed:
+            metas = [s.meta for s in t.shards]
+            at = positions(t.spec, self._run_id, cursor)
+            if at is None or not all(
+                reaches_back(p, s.feed[0][0] if s.feed else None, s.meta.feed)
+                for p, s in zip(at, t.shards, strict=True)
+            ):
+                keys = np.array(list(chain.from_iterable(s.rows for s in t.shards)), np.uint64)
+                records = list(chain.from_iterable(s.rows.values() for s in t.shards))
+                return change_set(t.spec, self._run_id, metas, keys, Records.of(records), rescan=True)
+            named = [
+                np.unique(np.concatenate([np.zeros(0, np.uint64), *(keys for number, keys in s.feed if number > p)]))
+                for p, s in zip(at, t.shards, strict=True)
+            ]
+            stored = list(chain.from_iterable(s.read(k) for s, k in zip(t.shards, named, strict=True)))
+            return change_set(t.spec, self._run_id, metas, np.concatenate(named), Records.of(stored), rescan=False)
+
+    def wait_for_changes(self, tables: Sequence[str], cursors: Sequence[Cursor], timeout_s: float) -> bool:
+        """As the contract says."""
+        watched = [(self._table(name), cursor) for name, cursor in zip(tables, cursors, strict=True)]
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while not any(self._moved(t, cursor) for t, cursor in watched):
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    return False
+                self._changed.wait(remaining)
+            return True
+
+    def run_id(self) -> str:
+        """As the contract says."""
+        return self._run_id
+
+    def publish_model(self, document: bytes) -> None:
+        """As the contract says."""
+        self._model = bytes(document)
+
+    def published_model(self) -> bytes | None:
+        """As the contract says."""
+        return self._model
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _table(self, name: str) -> _Table:
+        table = self._tables.get(name)
+        if table is None:
+            raise UnknownTable(f"no table '{name}' in this store; create() it first")
+        return table
+
+    def _read(self, t: _Table, keys: U64, *, with_state: bool) -> Block:
+        order, starts = by_shard(keys, t.spec.shards)
+        with self._changed:
+            parts = (s.read(keys[order[starts[i] : starts[i + 1]]]) for i, s in enumerate(t.shards))
+            replies = list(chain.from_iterable(parts))
+        return decode(t.spec, keys, Records.of(replies), order, with_state=with_state)
+
+    def _moved(self, t: _Table, cursor: Cursor) -> bool:
+        at = positions(t.spec, self._run_id, cursor)
+        return at is None or any(s.meta.feed != p for s, p in zip(t.shards, at, strict=True))
+
+
+def _apply(spec: TableSpec, shard: _Shard, part: Part, flush: Flush) -> None:
+    clock = shard.meta.clock + flush.events
+    merged = merge(spec, part, Records.of(shard.read(part.keys)), clock, flush.now_ms)
+    keys, records = merged.records()
+    shard.rows.update(zip(keys, records, strict=True))
+    for key in merged.forget.tolist():
+        shard.rows.pop(key, None)
+    changed = merged.changed
+    shard.meta = advance(shard.meta, flush, changed=len(changed) > 0)
+    if len(changed):
+        shard.feed.append((shard.meta.feed, changed))
+        while len(shard.feed) > feed_length(len(changed)):
+            shard.feed.popleft()

@@ -1,0 +1,95 @@
+"""Reading a table's change feed, and scanning it where the feed doesn't reach back."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from embedding_store.change_set import change_set, positions, reaches_back
+from embedding_store.contract import U64, Changes, Cursor
+from embedding_store.records import Records
+from embedding_store.redis_store import shard_meta
+from embedding_store.redis_store.client import Wire
+from embedding_store.redis_store.keys import ShardKeys, shard_keys
+from embedding_store.redis_store.resp import hmget, pack
+from embedding_store.redis_store.session import Session
+from embedding_store.shard import ShardMeta
+from embedding_store.spec import TableSpec
+
+SCAN_COUNT = 4096
+"""Rows per HSCAN call: a few milliseconds of the server's time."""
+
+
+def read_changes(session: Session, spec: TableSpec, cursor: Cursor | None) -> Changes:
+    """As `EmbeddingStore.changes`. Feed positions are read before rows: what moves in between is named again."""
+    shards = [shard_keys(spec.name, s) for s in range(spec.shards)]
+    wires = [session.shared(keys.feed) for keys in shards]
+    run = table_run(wires)
+    at = positions(spec, run, cursor)
+    if at is None:
+        return _scan(spec, run, shards, wires)
+    for keys, wire, position in zip(shards, wires, at, strict=True):
+        wire.send([
+            pack("MULTI")
+            + pack("XRANGE", keys.feed, "-", "+", "COUNT", 1)
+            + pack("XRANGE", keys.feed, f"({position}-0", "+")
+            + pack("HMGET", keys.meta, *shard_meta.NUMBERS)
+            + pack("EXEC")
+        ])  # fmt: skip
+    metas: list[ShardMeta] = []
+    named: list[U64] = []
+    whole = True
+    for wire, position in zip(wires, at, strict=True):
+        first, entries, numbers = wire.checked([wire.read() for _ in range(5)])[4]
+        metas.append(shard_meta.from_values(numbers, []))
+        oldest = int(first[0][0].split(b"-")[0]) if first else None
+        whole &= reaches_back(position, oldest, metas[-1].feed)
+        blob = b"".join(fields[1] for _, fields in entries)
+        named.append(np.unique(np.frombuffer(blob, "<u8")))
+    if not whole:
+        return _scan(spec, run, shards, wires)
+    stored = read_rows(shards, wires, named)
+    return change_set(spec, run, metas, np.concatenate(named), Records.of(stored), rescan=False)
+
+
+def read_rows(shards: Sequence[ShardKeys], wires: Sequence[Wire], keys: Sequence[U64]) -> list[bytes | None]:
+    """Records of each shard's keys, shard by shard; all shards are asked before the first answer is read."""
+    counts = []
+    for shard, wire, mine in zip(shards, wires, keys, strict=True):
+        commands = hmget(shard.rows, mine)
+        counts.append(len(commands))
+        if commands:
+            wire.send([b"".join(commands)])
+    replies = [wire.checked([wire.read() for _ in range(n)]) for wire, n in zip(wires, counts, strict=True)]
+    return list(itertools.chain.from_iterable(itertools.chain.from_iterable(replies)))
+
+
+def table_run(wires: Sequence[Wire]) -> str:
+    """Identity of the server runs behind a table's shards: one id, or one per shard where they differ."""
+    runs = [wire.run_id for wire in wires]
+    return runs[0] if len(set(runs)) == 1 else "|".join(runs)
+
+
+def _scan(spec: TableSpec, run: str, shards: Sequence[ShardKeys], wires: Sequence[Wire]) -> Changes:
+    for keys, wire in zip(shards, wires, strict=True):
+        wire.send([pack("HMGET", keys.meta, *shard_meta.NUMBERS)])
+    metas = [shard_meta.from_values(wire.checked([wire.read()])[0], []) for wire in wires]
+    found: list[bytes] = []
+    records: list[bytes] = []
+    for keys, wire in zip(shards, wires, strict=True):
+        cursor = b"0"
+        while True:
+            cursor, flat = wire.call("HSCAN", keys.rows, cursor, "COUNT", SCAN_COUNT)
+            found += flat[::2]
+            records += flat[1::2]
+            if cursor == b"0":
+                break
+    # HSCAN may name a key twice when the hash is resized meanwhile
+    keys_read, first = np.unique(np.frombuffer(b"".join(found), "<u8"), return_index=True)
+    if len(first) < len(records):
+        records = [records[i] for i in first]
+    else:
+        keys_read = np.frombuffer(b"".join(found), "<u8")
+    return change_set(spec, run, metas, keys_read, Records.of(records), rescan=True)

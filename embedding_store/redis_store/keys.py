@@ -1,0 +1,42 @@
+"""Names of everything a store keeps in Redis. The part in braces is the Cluster hash tag: what moves together.
+
+towline:{<table>:<shard>}:rows     HASH    8-byte little-endian key → row record (native.rows)
+towline:{<table>:<shard>}:meta     HASH    generation, clock, event_time_ms, produced_ms, skipped, seeks, last_seek,
+                                           feed, offset:<topic id>:<partition>
+towline:{<table>:<shard>}:version  STRING  counts transactions; the WATCHed key
+towline:{<table>:<shard>}:feed     STREAM  entry <n>-0, n = 1, 2, …: one field `k`, the changed keys end to end
+towline:{<table>:<shard>}:lock     STRING  queue of writers under contention, with a TTL
+towline:{<table>}:spec             STRING  the declaration, JSON
+towline:{store}:tables             SET     names of tables
+towline:{store}:generation         STRING
+towline:{store}:model              STRING  the published model document
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+TABLES = b"towline:{store}:tables"
+GENERATION = b"towline:{store}:generation"
+MODEL = b"towline:{store}:model"
+
+
+class ShardKeys(NamedTuple):
+    """Keys of one shard; all in one Cluster slot."""
+
+    rows: bytes
+    meta: bytes
+    version: bytes
+    feed: bytes
+    lock: bytes
+
+
+def shard_keys(table: str, shard: int) -> ShardKeys:
+    """Keys of shard `shard` of `table`."""
+    tag = f"towline:{{{table}:{shard}}}:"
+    return ShardKeys(*(f"{tag}{part}".encode() for part in ShardKeys._fields))
+
+
+def spec_key(table: str) -> bytes:
+    """Key of a table's declaration."""
+    return f"towline:{{{table}}}:spec".encode()

@@ -1,0 +1,139 @@
+"""One shard's optimistic transaction: WATCH and read, decide, MULTI … EXEC. Two round trips.
+
+Whoever changes a shard also increments its version key inside EXEC, so a transaction that read before another's EXEC
+aborts. Only the version is watched: watching rows would cost a command per row.
+
+The steps are apart so that a caller can run them for many shards at once: all reads are on their way before the first
+is waited for, and the merge of one shard runs while the server works on the others.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import Any
+
+from embedding_store.contract import Flush, Outcome, ShardReply
+from embedding_store.errors import StoreError, StoreMisconfigured
+from embedding_store.flush_parts import Part
+from embedding_store.merge import Merged, merge
+from embedding_store.records import Records
+from embedding_store.redis_store import shard_meta
+from embedding_store.redis_store.client import Moved, Wire
+from embedding_store.redis_store.keys import ShardKeys
+from embedding_store.redis_store.resp import Buffer, hdel, hmget, hset, pack
+from embedding_store.redis_store.session import Session
+from embedding_store.shard import ShardMeta, advance, feed_length, judge
+from embedding_store.spec import TableSpec
+
+
+@dataclass(slots=True)
+class ShardTransaction:
+    """Applying one shard's part of a flush. Steps in order: read, decide, write, finish."""
+
+    spec: TableSpec
+    keys: ShardKeys
+    place: str  # for messages
+    part: Part
+    flush: Flush
+    wire: Wire
+    _reads: int = 0
+    _meta: ShardMeta = field(default_factory=ShardMeta)
+    _rows: list[bytes | None] = field(default_factory=list)
+    _outcome: Outcome = "conflict"
+    _after: ShardMeta = field(default_factory=ShardMeta)
+    _queued: int = 0
+
+    @classmethod
+    def on(
+        cls, session: Session, spec: TableSpec, keys: ShardKeys, place: str, part: Part, flush: Flush
+    ) -> ShardTransaction:
+        """A transaction on a wire of its own."""
+        return cls(spec, keys, place, part, flush, session.own(keys.version))
+
+    def read(self) -> None:
+        """Ask for the version to be watched, the meta and the rows."""
+        sources = [r.source for r in self.flush.ranges]
+        commands = hmget(self.keys.rows, self.part.keys)
+        self._reads = len(commands)
+        head = pack("WATCH", self.keys.version) + pack("HMGET", self.keys.meta, *shard_meta.fields(sources))
+        self.wire.send([b"".join([head, *commands])])
+
+    def decide(self) -> None:
+        """Take the replies and compare ranges. Raises GenerationError; nothing is written yet."""
+        replies = self.wire.checked([self.wire.read() for _ in range(2 + self._reads)])
+        self._meta = shard_meta.from_values(replies[1], [r.source for r in self.flush.ranges])
+        self._rows = replies[2] if self._reads == 1 else list(itertools.chain.from_iterable(replies[2:]))
+        self._outcome = judge(self._meta, self.flush, self.place)
+
+    def write(self) -> None:
+        """Merge, and ask for rows, offsets, clock and feed to be moved together; or to watch no longer."""
+        if self._outcome != "applied":
+            self.wire.send([pack("UNWATCH")])
+            return
+        clock = self._meta.clock + self.flush.events
+        merged = merge(self.spec, self.part, Records.of(self._rows), clock, self.flush.now_ms)
+        self._rows = []
+        changed = merged.changed
+        self._after = advance(self._meta, self.flush, changed=len(changed) > 0)
+        self.wire.send(self._commands(merged, changed.tobytes()))
+
+    def finish(self) -> ShardReply | None:
+        """The shard's reply; None if another writer came first and the transaction has to be made again.
+
+        Also None if the shard's Cluster slot has moved. Raises StoreFull, StoreUnavailable; after a refusal the server
+        has applied nothing.
+        """
+        if self._outcome != "applied":
+            self.wire.checked([self.wire.read()])
+            return self._meta.reply(self._outcome, self.flush)
+        try:
+            if not committed(self.wire, self._queued, self.place):
+                return None
+        except Moved:  # refused before EXEC: the next attempt finds the slot's new owner
+            return None
+        return self._after.reply("applied", self.flush)
+
+    def _commands(self, merged: Merged, changed: bytes) -> list[Buffer]:
+        rows = hset(self.keys.rows, merged)
+        forgets = hdel(self.keys.rows, merged.forget)
+        tail = [pack("HSET", self.keys.meta, *shard_meta.difference(self._meta, self._after))]
+        if changed:
+            kept = feed_length(len(changed) // 8)
+            entry = f"{self._after.feed}-0"
+            tail.append(pack("XADD", self.keys.feed, "MAXLEN", "~", kept, entry, "k", changed))
+        tail.append(pack("INCR", self.keys.version))
+        self._queued = len(rows) // 2 + len(forgets) + len(tail)
+        return [pack("MULTI"), *rows, b"".join([*forgets, *tail, pack("EXEC")])]
+
+
+def committed(wire: Wire, queued: int, place: str) -> bool:
+    """Read the replies of MULTI, `queued` commands and EXEC: True if it ran, False if a watched key had changed."""
+    replies: list[Any] = [wire.read() for _ in range(queued + 2)]
+    done = wire.checked(replies)[-1]
+    if done is None:
+        return False
+    try:
+        wire.checked(done)
+    except StoreError as e:
+        # Redis doesn't undo the commands of an EXEC beside one that failed; only foreign data under our keys does this
+        raise StoreMisconfigured(f"{place} is damaged, something else writes to its keys: {e}") from e
+    return True
+
+
+def update_meta(session: Session, keys: ShardKeys, place: str, old: ShardMeta, new: ShardMeta) -> bool:
+    """Write what `new` has and `old` has not, on the session's wire that watches the version since `old` was read."""
+    wire = session.shared(keys.version)
+    change = shard_meta.difference(old, new)
+    if not change:
+        wire.call("UNWATCH")
+        return True
+    commands = [pack("HSET", keys.meta, *change), pack("INCR", keys.version)]
+    wire.send([b"".join([pack("MULTI"), *commands, pack("EXEC")])])
+    return committed(wire, len(commands), place)
+
+
+def watch_meta(session: Session, keys: ShardKeys) -> ShardMeta:
+    """The whole meta, its version watched on the session's wire."""
+    wire = session.shared(keys.version)
+    return shard_meta.from_hash(wire.ask(pack("WATCH", keys.version), pack("HGETALL", keys.meta))[1])

@@ -1,0 +1,93 @@
+"""What a shard knows besides its rows, and the protocol's decisions over it. Pure.
+
+`embedding_store.contract.EmbeddingStore.apply` states the rules; both backends decide by these functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from embedding_store.contract import Flush, Outcome, ShardReply, ShardStatus, Source
+from embedding_store.errors import GenerationError, SeekConflict
+
+
+@dataclass(frozen=True, slots=True)
+class ShardMeta:
+    """Moves in the same atomic unit as the shard's rows."""
+
+    generation: int = 0
+    clock: int = 0  # usable events applied
+    event_time_ms: int = 0
+    produced_ms: int = 0
+    skipped: int = 0  # records jumped over by seeks
+    seeks: int = 0
+    last_seek: str = ""  # source, from, to and reason of the newest seek
+    feed: int = 0  # number of the newest entry of the change feed: entries are numbered 1, 2, 3, …
+    offsets: Mapping[Source, int] = field(default_factory=dict)
+
+    def status(self, rows: int) -> ShardStatus:
+        """As `EmbeddingStore.status` answers it."""
+        return ShardStatus(
+            self.clock, self.generation, rows, self.event_time_ms, self.produced_ms, self.skipped, dict(self.offsets)
+        )
+
+    def reply(self, outcome: Outcome, flush: Flush) -> ShardReply:
+        """As `EmbeddingStore.apply` answers it, with the offsets of the flush's sources."""
+        sources = (r.source for r in flush.ranges)
+        return ShardReply(outcome, self.clock, {s: self.offsets[s] for s in sources if s in self.offsets})
+
+
+def judge(meta: ShardMeta, flush: Flush, place: str) -> Outcome:
+    """Whether the flush is to be applied. Raises GenerationError; `place` names the shard in its message."""
+    if flush.generation < meta.generation:
+        raise GenerationError(
+            f"{place} is at store generation {meta.generation}, the call at {flush.generation}: the store was restored "
+            "or rewound; drop local state, read generation() and the offsets again"
+        )
+    if flush.generation > meta.generation:
+        raise GenerationError(
+            f"{place} is at store generation {meta.generation}, below the call's {flush.generation}: it was rewound "
+            "alone; raise_generation() and read the offsets again"
+        )
+    offsets = meta.offsets
+    if all(r.source in offsets and offsets[r.source] >= r.stop for r in flush.ranges):
+        return "duplicate"
+    if all(offsets.get(r.source) == r.start for r in flush.ranges):
+        return "applied"
+    return "conflict"
+
+
+def advance(meta: ShardMeta, flush: Flush, *, changed: bool) -> ShardMeta:
+    """The shard after the flush; `changed`: some row was written or removed."""
+    return replace(
+        meta,
+        clock=meta.clock + flush.events,
+        event_time_ms=max(meta.event_time_ms, flush.event_time_ms),
+        produced_ms=max(meta.produced_ms, flush.produced_ms),
+        feed=meta.feed + changed,
+        offsets={**meta.offsets, **{r.source: r.stop for r in flush.ranges}},
+    )
+
+
+def jump(meta: ShardMeta, source: Source, expected: int | None, new: int, reason: str, place: str) -> ShardMeta:
+    """The shard after a seek. Raises SeekConflict. A first offset skips nothing that was ever owed."""
+    stored = meta.offsets.get(source)
+    if stored != expected:
+        raise SeekConflict(f"offset of source {source} in {place} is {stored}, expected {expected}")
+    return replace(
+        meta,
+        skipped=meta.skipped + (max(0, new - stored) if stored is not None else 0),
+        seeks=meta.seeks + 1,
+        last_seek=f"{source} {stored} -> {new}: {reason}",
+        offsets={**meta.offsets, source: new},
+    )
+
+
+FEED_KEYS = 1 << 20
+"""Keys that a shard's feed holds at most, about: 8 MB. A mirror further behind than that scans the table."""
+
+
+def feed_length(changed: int) -> int:
+    """Entries to keep when one of `changed` keys is added: bounded in bytes whatever the size of flushes."""
+    return max(16, min(4096, FEED_KEYS // max(1, changed)))

@@ -1,0 +1,170 @@
+"""The door: what a call's arguments must be. Pure. Behind it kernels run without bounds checks.
+
+Every refusal is a BadRequest that names the table, the value and the remedy. Returned columns are C-contiguous.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from embedding_store.contract import ENTRY, U64, Flush, Range, Source
+from embedding_store.errors import BadRequest
+from embedding_store.spec import TableSpec
+from native.identity import MAX_ID_BYTES
+from native.ragged import Ragged
+
+MAX_KEYS = 1_000_000
+"""Keys per call: a call must fit the memory and the reply time of one server thread. Larger batches: several calls."""
+
+MAX_GRADIENT = 1e15
+"""Largest magnitude of a gradient's element: its square, and sums of squares, stay finite in float32."""
+
+_T = TypeVar("_T", bound=np.generic)
+
+
+def checked_keys(spec: TableSpec, keys: U64, *, histories: bool) -> U64:
+    """Keys of `lookup` or `histories`, repeats allowed."""
+    if histories != (spec.kind == "sequence"):
+        call = "lookup" if spec.kind != "sequence" else "histories"
+        raise BadRequest(f"table '{spec.name}' is of kind {spec.kind}: read it with {call}()")
+    keys = _column(spec, "keys", keys, np.uint64)
+    _few(spec, "keys", len(keys))
+    return keys
+
+
+def checked_seek(spec: TableSpec, shard: int, source: Source, new: int, reason: str) -> None:
+    """Arguments of `seek`."""
+    if not 0 <= shard < spec.shards:
+        raise BadRequest(f"table '{spec.name}' has shards 0 to {spec.shards - 1}, got {shard}")
+    _check_source(spec, source)
+    if new < 0:
+        raise BadRequest(f"seek of {source} in table '{spec.name}' to {new}: offsets start at 0")
+    if not reason:
+        raise BadRequest(f"seek of {source} in table '{spec.name}' needs a reason: it is recorded")
+
+
+def checked_flush(spec: TableSpec, flush: Flush) -> Flush:
+    """A flush that fits the table, with contiguous columns."""
+    _check_ranges(spec, flush.ranges)
+    for name in ("generation", "events", "event_time_ms", "produced_ms", "now_ms"):
+        value = getattr(flush, name)
+        if not 0 <= value < 2**63:
+            raise BadRequest(f"table '{spec.name}': {name} must be in [0, 2^63), got {value}")
+    keys = _column(spec, "keys", flush.keys, np.uint64)
+    n = len(keys)
+    _few(spec, "keys", n)
+    _check_unique(spec, keys)
+    counts = _column(spec, "counts", flush.counts, np.int64, n)
+    if n and not (counts.min() >= 0 and counts.max() <= flush.events):
+        raise BadRequest(
+            f"table '{spec.name}': counts must lie in [0, events = {flush.events}], "
+            f"got {counts.min()} to {counts.max()}; every own event is one of the flush's events"
+        )
+    positives = _column(spec, "positives", flush.positives, np.float32, n)
+    if n and not (positives.min() >= 0 and positives.max() < np.inf):
+        raise BadRequest(f"table '{spec.name}': positives must be finite and not negative; weigh and clip them first")
+    checks = _column(spec, "checks", flush.checks, np.uint32, n)
+    ids = _checked_ids(spec, flush.ids, n)
+    forget = _column(spec, "forget", flush.forget, np.uint64)
+    _few(spec, "forget", len(forget))
+    checked = replace(flush, keys=keys, counts=counts, positives=positives, checks=checks, ids=ids, forget=forget)
+    return _with_appends(spec, checked, n) if spec.kind == "sequence" else _with_gradients(spec, checked, n)
+
+
+def _with_gradients(spec: TableSpec, flush: Flush, n: int) -> Flush:
+    if flush.appends is not None or flush.append_rows is not None:
+        raise BadRequest(f"{spec.kind} table '{spec.name}' has no sequences: leave appends and append_rows out")
+    if flush.gradients is None:
+        return flush
+    gradients = np.ascontiguousarray(flush.gradients)
+    if gradients.dtype != np.float32 or gradients.shape != (n, spec.dim):
+        raise BadRequest(
+            f"table '{spec.name}' holds {spec.dim}-d float32 rows: gradients of {n} keys must be float32 "
+            f"({n}, {spec.dim}), got {gradients.dtype} {gradients.shape}"
+        )
+    if n:
+        largest = max(gradients.max(), -gradients.min())  # NaN goes through both
+        if not largest <= MAX_GRADIENT:
+            raise BadRequest(
+                f"table '{spec.name}': gradients must be finite and at most {MAX_GRADIENT:g} in magnitude, "
+                f"got {largest}; clip them, or quarantine the range and send zeros"
+            )
+    return replace(flush, gradients=gradients)
+
+
+def _with_appends(spec: TableSpec, flush: Flush, n: int) -> Flush:
+    if flush.gradients is not None:
+        raise BadRequest(f"sequence table '{spec.name}' has no vectors: leave gradients out")
+    if (flush.appends is None) != (flush.append_rows is None):
+        raise BadRequest(f"table '{spec.name}': appends and append_rows go together, one of them is missing")
+    if flush.appends is None or flush.append_rows is None:
+        return flush
+    appends = _column(spec, "appends", flush.appends, ENTRY)
+    rows = _column(spec, "append_rows", flush.append_rows, np.int64, len(appends))
+    _few(spec, "appends", len(appends))
+    if len(rows) and not (rows.min() >= 0 and rows.max() < n):
+        raise BadRequest(
+            f"table '{spec.name}': append_rows index the flush's {n} keys, got {rows.min()} to {rows.max()}"
+        )
+    if not np.isfinite(appends["weight"]).all():
+        raise BadRequest(f"table '{spec.name}': weights of appends must be finite")
+    return replace(flush, appends=appends, append_rows=rows)
+
+
+def _check_ranges(spec: TableSpec, ranges: tuple[Range, ...]) -> None:
+    if not ranges:
+        raise BadRequest(
+            f"table '{spec.name}': a flush without ranges can't be told from its repeat; carry its sources"
+        )
+    for r in ranges:
+        _check_source(spec, r.source)
+        if not 0 <= r.start < r.stop < 2**63:
+            raise BadRequest(f"table '{spec.name}': range [{r.start}, {r.stop}) of {r.source} is empty or negative")
+    if len({r.source for r in ranges}) < len(ranges):
+        raise BadRequest(f"table '{spec.name}': a source has two ranges in one flush; merge them, or send two flushes")
+
+
+def _check_source(spec: TableSpec, source: Source) -> None:
+    if not source.topic_id or source.partition < 0:
+        raise BadRequest(f"table '{spec.name}': source '{source}' needs a topic id and a partition of 0 or more")
+
+
+def _check_unique(spec: TableSpec, keys: U64) -> None:
+    ordered = np.sort(keys)
+    repeats = ordered[1:][ordered[1:] == ordered[:-1]]
+    if len(repeats):
+        raise BadRequest(
+            f"table '{spec.name}': {len(repeats)} duplicate keys in a flush, {int(repeats[0])} for one; "
+            "sum counts and gradients per key first"
+        )
+
+
+def _checked_ids(spec: TableSpec, ids: Ragged, n: int) -> Ragged:
+    offsets = _column(spec, "ids.offsets", ids.offsets, np.int64, n + 1)
+    data = _column(spec, "ids.data", ids.data, np.uint8)
+    lengths = np.diff(offsets)
+    if offsets[0] < 0 or offsets[-1] > len(data) or (n and lengths.min() < 0):
+        raise BadRequest(f"table '{spec.name}': ids.offsets don't fit {len(data)} bytes of ids.data")
+    if n and lengths.max() > MAX_ID_BYTES:
+        raise BadRequest(f"table '{spec.name}': an id has {lengths.max()} bytes; at most {MAX_ID_BYTES} are kept")
+    return Ragged(offsets, data)
+
+
+def _few(spec: TableSpec, name: str, n: int) -> None:
+    if n > MAX_KEYS:
+        raise BadRequest(f"table '{spec.name}': {n} {name} in one call; at most {MAX_KEYS}, make several calls")
+
+
+def _column(
+    spec: TableSpec, name: str, array: npt.NDArray[_T], dtype: npt.DTypeLike, length: int | None = None
+) -> npt.NDArray[_T]:
+    if not isinstance(array, np.ndarray) or array.dtype != dtype or array.ndim != 1:
+        got = f"{array.dtype} {array.shape}" if isinstance(array, np.ndarray) else type(array).__name__
+        raise BadRequest(f"table '{spec.name}': {name} must be a 1-d array of {np.dtype(dtype)}, got {got}")
+    if length is not None and len(array) != length:
+        raise BadRequest(f"table '{spec.name}': {name} must have {length} elements, got {len(array)}")
+    return np.ascontiguousarray(array)
