@@ -22,6 +22,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
     help="Streaming online learning for recommendation: events in, fresh embeddings and recommendations out.",
 )
 Config = Annotated[

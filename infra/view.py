@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from infra.local.stack import Status
 
@@ -14,22 +14,15 @@ _STYLES = {"running": "green", "dead": "bold red", "configured": "cyan", "not st
 
 def show_status(lines: Sequence[Status], console: Console) -> None:
     """One row for each server and service; then notes and, for dead ones, the log and the remedy."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for column in ("", "what", "state", "address", "pid"):
-        # Addresses are copied from here: folded, never cut.
-        table.add_column(column, overflow="fold")
+    widths = [max(len(str(line[i])) for line in lines) for i in range(3)]
     for line in lines:
-        state = f"[{_STYLES[line.health]}]{line.health}[/]"
-        table.add_row(line.kind, line.name, state, line.address, str(line.pid or ""))
-    console.print(table, highlight=False)
+        kind, name, health = (str(line[i]).ljust(widths[i]) for i in range(3))
+        row = Text.assemble(f"{kind}  {name}  ", (health, _STYLES[line.health]), f"  {line.address}")
+        row.append(f"  pid {line.pid}" if line.pid else "", style="dim")
+        console.print(row, soft_wrap=True)  # addresses are copied from here: never cut, never folded
     for line in lines:
         if line.note:
-            console.print(f"{line.kind}: {line.note}", style="yellow", highlight=False, markup=False)
+            console.print(Text(f"{line.kind}: {line.note}", style="yellow"), soft_wrap=True)
         if line.health == "dead":
-            console.print(
-                f"{line.name} is dead: its log is {line.log}; `towline up` starts it again",
-                style="red",
-                highlight=False,
-                markup=False,
-                soft_wrap=True,
-            )
+            remedy = f"{line.name} is dead: its log is {line.log}; `towline up` starts it again"
+            console.print(Text(remedy, style="red"), soft_wrap=True)

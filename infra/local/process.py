@@ -9,7 +9,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -59,9 +58,10 @@ def start(
 def is_alive(record: ProcessRecord) -> bool:
     """Whether that very process runs; a zombie does not, nor does a newer process with the same pid."""
     child = _children.get(record.pid)
-    if child is not None and child.poll() is not None:
-        return False
     mark = _mark(record.pid)
+    if child is not None and not mark:
+        child.wait()  # gone or a zombie: returns at once and takes it off the process table
+        del _children[record.pid]
     return bool(mark) and mark == record.mark
 
 
@@ -92,22 +92,24 @@ def last_lines(log: str, count: int = 12) -> str:
 
 def _mark(pid: int) -> str:
     """Boot and start time of a live process; empty if there is none or it is a zombie."""
-    if sys.platform == "linux":
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-        except (FileNotFoundError, ProcessLookupError):
-            return ""
-        # The name in parentheses may hold spaces and parentheses itself: count from its end.
-        fields = stat.rpartition(")")[2].split()
-        if fields[0] in "ZX":
-            return ""
-        return f"{_boot_id()}:{fields[19]}"
+    return _mark_from_proc(pid) if Path("/proc/self/stat").exists() else _mark_from_ps(pid)
+
+
+def _mark_from_proc(pid: int) -> str:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    # The name in parentheses may hold spaces and parentheses itself: count from its end.
+    fields = stat.rpartition(")")[2].split()
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return "" if fields[0] in "ZX" else f"{boot}:{fields[19]}"
+
+
+def _mark_from_ps(pid: int) -> str:
+    """macOS: start time to the second; a pid is not reused so soon."""
     answer = subprocess.run(  # noqa: S603
         ["/bin/ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
     )
     state, _, started = answer.stdout.strip().partition(" ")
-    return "" if not started or state.startswith("Z") else started.strip()
-
-
-def _boot_id() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return "" if state.startswith("Z") else started.strip()

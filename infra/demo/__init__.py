@@ -1,0 +1,1 @@
+"""`towline demo`: MovieLens 100K through the whole product, watched live."""

@@ -1,0 +1,163 @@
+"""Configuration: every fault is one sentence that names place, fault and remedy; secrets never print."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra import reference
+from infra.config import HANDED, TowlineConfig, hand_over, load
+from infra.errors import ConfigError
+from infra.show import as_toml
+
+EXAMPLE = Path(reference.__file__).with_name("towline.example.toml")
+
+
+def fault(tmp_path: Path, text: str, **environ: str) -> str:
+    file = tmp_path / "towline.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(file, environ)
+    return str(caught.value)
+
+
+def test_defaults_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = load(None, {})
+    assert source.file is None
+    assert source.config.kafka.topic == "events"
+    assert source.config.local.state_dir == tmp_path.resolve() / ".towline"
+
+
+def test_the_file_is_found_by_option_then_variable_then_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("option", "variable", "towline"):
+        (tmp_path / f"{name}.toml").write_text(f'[kafka]\ntopic = "{name}"\n')
+    monkeypatch.chdir(tmp_path)
+    variable = {"TOWLINE_CONFIG": str(tmp_path / "variable.toml")}
+    assert load(tmp_path / "option.toml", variable).config.kafka.topic == "option"
+    assert load(None, variable).config.kafka.topic == "variable"
+    assert load(None, {}).config.kafka.topic == "towline"
+
+
+def test_the_state_dir_is_relative_to_the_file(tmp_path: Path) -> None:
+    (tmp_path / "t.toml").write_text('[local]\nstate_dir = "here"\n')
+    assert load(tmp_path / "t.toml", {}).config.local.state_dir == tmp_path.resolve() / "here"
+
+
+def test_a_named_file_that_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no file .*absent\.toml \(named by TOWLINE_CONFIG\)"):
+        load(None, {"TOWLINE_CONFIG": str(tmp_path / "absent.toml")})
+
+
+def test_text_that_is_not_toml(tmp_path: Path) -> None:
+    assert "is not TOML" in fault(tmp_path, "[kafka]\ntopic = events\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[kafka]\n\ntopicc = 'x'", "line 3: unknown key 'topicc' in [kafka], did you mean 'topic'?"),
+        ("[kafak]\ntopic = 'x'", "line 1: unknown section [kafak], did you mean [kafka]?"),
+        ("[ingest]\nrecency = 1", "line 2: unknown key 'recency' in [ingest]: it belongs in [model]"),
+        ("[zzz]", "unknown section [zzz]: the sections are kafka, ingest"),
+        (
+            "[model.optimizer]\nkind = 'sgd'\nlerning_rate = 1",
+            "line 3: unknown key 'lerning_rate' in [model.optimizer], did you mean 'learning_rate'?",
+        ),
+        ("[model]\noptimizer = {kind = 'adam'}", 'expected a table with kind = "sgd" or "adagrad" or "add"'),
+        (
+            "[ingest]\nbatch_events = 0",
+            "line 2: [ingest] batch_events = 0 is not usable: expected a whole number ≥ 1 and ≤ 1_000_000",
+        ),
+        ("[kafka]\nsecurity_protocol = 'TLS'", 'expected one of "PLAINTEXT", "SSL"'),
+        ("[model]\nhistory_length = 9\nseen_length = 3", "seen_length 3 is below history_length 9"),
+        ("[kafka]\ntopic = ''", 'expected text, not empty; correct it, or remove it for the default "events"'),
+    ],
+)
+def test_a_fault_names_place_neighbour_and_remedy(tmp_path: Path, text: str, expected: str) -> None:
+    assert expected in fault(tmp_path, text)
+
+
+def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+    assert len(fault(tmp_path, "[kafka]\na = 1\n[ingest]\nb = 2\n").splitlines()) == 2
+
+
+def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "t.toml"
+    file.write_text('[kafka]\ntopic = "file"\n[model]\ndim = 8\n')
+    environ = {
+        "TOWLINE_KAFKA__TOPIC": "42",  # text that looks like a number stays text
+        "TOWLINE_INGEST__BATCH_EVENTS": "7",
+        "TOWLINE_REDIS__CLUSTER": "true",
+        "TOWLINE_REDIS__SENTINELS": "a:1, b:2",
+        "TOWLINE_MODEL__DENSE_LAYERS": "[32, 16]",
+        "TOWLINE_MODEL__OPTIMIZER__KIND": "sgd",
+        "TOWLINE_MODEL__OPTIMIZER__LEARNING_RATE": "0.5",
+        "TOWLINE_REQUIRE_SERVERS": "redis",  # not a setting, not ours to judge
+    }
+    config = load(file, environ).config
+    assert (config.kafka.topic, config.ingest.batch_events, config.redis.cluster) == ("42", 7, True)
+    assert config.redis.sentinels == ("a:1", "b:2")
+    assert (config.model.dim, config.model.dense_layers) == (8, (32, 16))
+    assert config.model.optimizer.model_dump() == {"kind": "sgd", "learning_rate": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("TOWLINE_KAFKA__TOPIK", "environment variable TOWLINE_KAFKA__TOPIK: unknown key 'topik' in [kafka]"),
+        ("TOWLINE_KAFAK__TOPIC", "environment variable TOWLINE_KAFAK__TOPIC: unknown section [kafak]"),
+        ("TOWLINE_KAFKA_TOPIC", "two underscores, as in TOWLINE_KAFKA__TOPIC"),
+        ("TOWLINE_INGEST__BATCH_EVENTS", 'TOWLINE_INGEST__BATCH_EVENTS: [ingest] batch_events = "x" is not usable'),
+    ],
+)
+def test_a_fault_in_the_environment_names_the_variable(tmp_path: Path, name: str, expected: str) -> None:
+    assert expected in fault(tmp_path, "", **{name: "x"})
+
+
+SECRETS: dict[str, Any] = {
+    "kafka": {"sasl_password": "hunter2"},
+    "redis": {"password": "hunter2", "url": "redis://user:hunter2@host:1/0"},
+}
+
+
+def test_secrets_never_print() -> None:
+    config = TowlineConfig.model_validate(SECRETS)
+    assert "hunter2" not in repr(config.kafka)
+    assert "hunter2" not in as_toml(config)
+    assert 'password = "***"' in as_toml(config)
+    assert 'url = "redis://user:***@host:1/0"' in as_toml(config)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[redis]\npassword = [70707]", "[redis]\nurl = 'redis://u:70707@h'\ntimeout_s = -1", "[redis]\npassword = 70707"],
+)
+def test_secrets_never_print_in_faults(tmp_path: Path, text: str) -> None:
+    assert "70707" not in fault(tmp_path, text)
+
+
+def test_what_is_shown_is_the_configuration_again() -> None:
+    shown = tomllib.loads(as_toml(TowlineConfig()))
+    assert TowlineConfig.model_validate(shown) == TowlineConfig()
+
+
+def test_a_child_process_gets_the_whole_configuration_with_its_secrets() -> None:
+    config = TowlineConfig.model_validate(SECRETS)
+    assert load(None, {HANDED: hand_over(config)}).config == config
+
+
+def test_the_reference_page_is_up_to_date() -> None:
+    assert reference.PATH.read_text(encoding="utf-8") == reference.markdown(), "run: python -m infra.reference"
+
+
+def test_the_example_loads_as_it_is_and_with_its_comments_taken_away() -> None:
+    text = EXAMPLE.read_text(encoding="utf-8")
+    assert TowlineConfig.model_validate(tomllib.loads(text)) == TowlineConfig(), "as it is, it says the defaults"
+    opened = "\n".join(line.removeprefix("#") if line.startswith("#") and line[1:2] != " " else line for line in text.splitlines())
+    values = tomllib.loads(opened)
+    assert set(values) == set(TowlineConfig.model_fields)
+    TowlineConfig.model_validate(values)  # so every key in it is known and every value is usable
