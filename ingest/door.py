@@ -8,7 +8,6 @@ and brokers that both stamp nonsense.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -26,7 +25,10 @@ EARLIEST_MS = 100_000_000_000
 LATEST_PLAUSIBLE_MS = 100_000_000_000_000
 """The year 5138: what lies above is in microseconds or nanoseconds."""
 MAX_LABEL = 1e6
-"""A label says whether and which way; 1e30 would only overflow what is computed from it. Importance goes into `weight`."""
+"""A label says whether and which way; 1e30 would only overflow what is computed from it. Importance is `weight`."""
+_KNOWN = frozenset(FIELDS)
+_ZERO_IN_FLOAT32 = 2.0**-150
+"""Up to here a positive number rounds to 0."""
 YEAR_MS = 366 * 86_400_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -46,8 +48,8 @@ class Fields(NamedTuple):
 
     user: bytes  # canonical
     item: bytes
-    label: float  # exactly a float32
-    weight: float  # exactly a float32
+    label: float
+    weight: float  # neither rounds to 0 in float32 unless it is 0
     time_ms: int
     unknown: bool  # it had fields that nobody reads
 
@@ -68,13 +70,14 @@ class Door:
         )
 
     def latest_ms(self, produced_ms: I64, now_ms: int) -> I64:
-        """(n,) newest event time acceptable in records of those timestamps; a record without one is held to `now_ms`."""
+        """(n,) newest event time let in with records of those timestamps; a record without one is held to `now_ms`."""
         ahead = np.where(produced_ms > 0, produced_ms, now_ms) + self.max_future_ms
-        return np.minimum(ahead, now_ms + max(YEAR_MS, self.max_future_ms))
+        latest: I64 = np.minimum(ahead, now_ms + max(YEAR_MS, self.max_future_ms)).astype(np.int64, copy=False)
+        return latest
 
     def read(self, event: object, produced_ms: int, latest_ms: int) -> Fields:
         """Check one decoded object. Raises Unusable."""
-        if not isinstance(event, Mapping):
+        if not isinstance(event, dict):
             raise Unusable("malformed", f"not an object but {shown(event)}; send one object with user_id and item_id")
         user = self._id(event, "user_id")
         item = self._id(event, "item_id")
@@ -84,10 +87,10 @@ class Door:
             _label(event.get("label")),
             self._weight(event.get("weight")),
             _time_ms(event.get("timestamp"), produced_ms, latest_ms),
-            any(name not in FIELDS for name in event),
+            not event.keys() <= _KNOWN,
         )
 
-    def _id(self, event: Mapping[object, object], name: str) -> bytes:
+    def _id(self, event: dict[object, object], name: str) -> bytes:
         value = event.get(name)
         if value is None:
             raise Unusable(name, f"{name} is missing; send a string or an integer")
@@ -114,10 +117,9 @@ class Door:
             raise Unusable(
                 "weight", f"weight is {shown(value)}; send a finite number above 0 and at most {self.max_weight:g}"
             )
-        weight = float(np.float32(value))
-        if weight == 0:
+        if value <= _ZERO_IN_FLOAT32:
             raise Unusable("weight", f"weight is {shown(value)}, which is 0 in float32; send a larger one or no event")
-        return weight
+        return float(value)
 
 
 def _label(value: object) -> float:
@@ -129,10 +131,9 @@ def _label(value: object) -> float:
         raise Unusable("label", f"label is {shown(value)}; send a finite number from 0 to {MAX_LABEL:g}")
     if value < 0:
         raise Unusable("label", f"label is {shown(value)}; send 0 for an explicit negative")
-    label = float(np.float32(value))
-    if label == 0 < value:
+    if 0 < value <= _ZERO_IN_FLOAT32:
         raise Unusable("label", f"label is {shown(value)}, which is 0 in float32 but not a negative; send 0 or 1")
-    return label
+    return float(value)
 
 
 def _time_ms(value: object, produced_ms: int, latest_ms: int) -> int:
@@ -191,7 +192,7 @@ def shown(value: object) -> str:
         text = ascii(value[: _SHOWN_CHARACTERS + 1])
     elif isinstance(value, int) and value.bit_length() > 256:
         text = f"an integer of {value.bit_length()} bits"
-    elif isinstance(value, Mapping):
+    elif isinstance(value, dict):
         text = f"an object of {len(value)} fields"
     elif isinstance(value, list | tuple):
         text = f"an array of {len(value)}"

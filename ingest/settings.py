@@ -44,5 +44,5 @@ class IngestSettings(BaseModel):
     codec: Literal["json", "msgpack"] = Field("json", description="format of record values")
     max_record_bytes: int = Field(1 << 20, ge=1024, description="a larger record goes to the dead letters")
     max_id_bytes: int = Field(512, ge=1, le=512)
-    max_weight: float = Field(1000.0, gt=0)
+    max_weight: float = Field(1000.0, gt=0, le=1e9)
     max_future_s: float = Field(86_400.0, ge=0, description="how far ahead of its record's timestamp an event may lie")

@@ -312,21 +312,6 @@ def _event(p: int, end: int) -> tuple[int, int, int, int, int, int, float, float
 
 
 @njit(cache=True, nogil=True)
-def count_lines(data: U8, starts: I64, stops: I64, lines: I64) -> int:
-    """lines[r] = lines of data[starts[r]:stops[r]]; a newline at the very end opens none. Returns their sum."""
-    total = 0
-    for r in range(len(starts)):
-        n = 0
-        for i in range(starts[r], stops[r]):
-            n += data[i] == 10
-        if stops[r] > starts[r] and data[stops[r] - 1] != 10:
-            n += 1
-        lines[r] = n
-        total += n
-    return total
-
-
-@njit(cache=True, nogil=True)
 def parse_lines(
     data: U8,
     starts: I64,
@@ -337,6 +322,7 @@ def parse_lines(
     max_id_bytes: int,
     max_label: float,
     max_weight: float,
+    record_lines: I64,
     lines: tuple[I64, I64, I64, I64, U8, U8],
     user: tuple[I64, I64, U64, U32],
     item: tuple[I64, I64, U64, U32],
@@ -344,11 +330,13 @@ def parse_lines(
     weight: F32,
     time_ms: I64,
 ) -> int:
-    """Read every line of the records data[starts[r]:stops[r]]; returns how many, as `count_lines` does.
+    """Read every line of the records data[starts[r]:stops[r]]; returns how many lines there are.
 
     data (bytes,) u8 with PADDING bytes behind the last stop; starts, stops, produced_ms, latest_ms (r,) i64. The rest is
-    output of one element per line: lines = (start, stop, record, number in the record, status, had unknown fields),
-    user and item = (start, size, key, check bits). A line that is not USABLE leaves its other outputs untouched.
+    output: record_lines (r,) lines of each record; then per line, with room for as many as there are newlines plus
+    records, lines = (start, stop, record, number in the record, status, had unknown fields), user and item = (start,
+    size, key, check bits). A newline at the end of a record opens no line. A line that isn't USABLE leaves its other
+    outputs untouched.
     """
     line_start, line_stop, line_record, line_number, status, unknown = lines
     user_start, user_bytes, user_key, user_check = user
@@ -399,6 +387,7 @@ def parse_lines(
             n += 1
             number += 1
             p += 1
+        record_lines[r] = number
     return n
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ingest.codecs.contract import Codec, Decoded, Records, Refusal
 from ingest.codecs.json_lines import JsonLines
 from ingest.codecs.message_pack import MessagePack
 from ingest.door import Door
 from ingest.settings import IngestSettings
 
-CODECS = {"json": JsonLines, "msgpack": MessagePack}
+CODECS: dict[str, Callable[[Door], Codec]] = {"json": JsonLines, "msgpack": MessagePack}
 """By the name in `ingest.codec`; a further one is a class with a `decode`, built from the door's limits."""
 
 __all__ = ["CODECS", "Codec", "Decoded", "JsonLines", "MessagePack", "Records", "Refusal", "of"]

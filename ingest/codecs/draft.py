@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ingest.codecs.contract import Records
+from ingest.codecs.contract import Decoded, Records, Refusal
 from ingest.columns import MAX_LINES, Events
 from ingest.door import Fields
-from native.identity import key_and_check
-from native.json_events import UNSURE, USABLE, gather
+from native.hashing import frozen, keys_and_checks
+from native.json_events import BLANK, UNSURE, USABLE, gather
 from native.ragged import Ragged
 
 U8 = npt.NDArray[np.uint8]
@@ -17,9 +17,10 @@ I64 = npt.NDArray[np.int64]
 
 
 class Draft:
-    """n lines. Ids lie in `data`, or in bytes added one by one, which count as laid behind it."""
+    """Room for n lines. The ids of lines filled by a kernel lie in `data`; those put one by one are kept aside."""
 
     def __init__(self, n: int, data: U8) -> None:
+        self.n = n
         self.record = np.zeros(n, np.int64)
         self.line = np.zeros(n, np.int64)
         self.status = np.full(n, UNSURE, np.uint8)
@@ -30,28 +31,26 @@ class Draft:
         self.weight = np.empty(n, np.float32)
         self.time_ms = np.empty(n, np.int64)
         self._data = data
-        self._added: list[bytes] = []
-        self._added_end = len(data)
+        self._put: dict[int, Fields] = {}
 
     def put(self, i: int, fields: Fields) -> None:
         """Line i holds that event; its record and line number are set by the caller."""
-        for columns, identity in ((self.user, fields.user), (self.item, fields.item)):
-            start, size, key, check = columns
-            start[i], size[i] = self._added_end, len(identity)
-            key[i], check[i] = key_and_check(identity)
-            self._added.append(identity)
-            self._added_end += len(identity)
-        self.label[i], self.weight[i], self.time_ms[i] = fields.label, fields.weight, fields.time_ms
-        self.unknown[i] = fields.unknown
+        self._put[i] = fields
         self.status[i] = USABLE
 
-    def events(self, records: Records) -> Events:
+    def blank(self, lines: slice) -> None:
+        """Those lines hold nothing after all."""
+        self.status[lines] = BLANK
+        for i in range(lines.start, lines.stop):
+            self._put.pop(i, None)
+
+    def finish(self, records: Records, refusals: list[Refusal]) -> Decoded:
         """The usable lines, in order. Copies: the record values may go."""
-        usable = self.status == USABLE
-        rows: I64 | slice = slice(None) if usable.all() else np.flatnonzero(usable)
-        extra = np.frombuffer(b"".join(self._added), np.uint8)
+        extra = self._take_in()
+        usable = self.status[: self.n] == USABLE
+        rows: I64 | slice = slice(self.n) if usable.all() else np.flatnonzero(usable)
         record = self.record[rows]
-        return Events(
+        events = Events(
             partition=records.partition[record],
             place=records.offset[record] * MAX_LINES + self.line[rows],
             time_ms=self.time_ms[rows],
@@ -65,6 +64,24 @@ class Draft:
             label=self.label[rows],
             weight=self.weight[rows],
         )
+        refusals.sort(key=lambda refusal: refusal[:2])
+        return Decoded(events, refusals, int(self.unknown[rows].sum()))
+
+    def _take_in(self) -> U8:
+        """Write the lines put one by one into the columns; returns their ids' bytes, to be laid behind `data`."""
+        if not self._put:
+            return np.zeros(0, np.uint8)
+        rows = np.fromiter(self._put, np.int64, len(self._put))
+        users, items, labels, weights, times, unknown = zip(*self._put.values(), strict=True)
+        self.label[rows], self.weight[rows], self.time_ms[rows], self.unknown[rows] = labels, weights, times, unknown
+        self.status[rows] = USABLE
+        ids = Ragged.of([*users, *items])
+        keys, checks = keys_and_checks(ids)
+        for half, (start, size, key, check) in enumerate((self.user, self.item)):
+            part = slice(half * len(rows), (half + 1) * len(rows))
+            start[rows], size[rows] = ids.offsets[:-1][part] + len(self._data), ids.lengths[part]
+            key[rows], check[rows] = keys[part], checks[part]
+        return ids.data
 
 
 def _id_columns(n: int) -> tuple[I64, I64, npt.NDArray[np.uint64], npt.NDArray[np.uint32]]:
@@ -76,5 +93,5 @@ def _ragged(data: U8, extra: U8, starts: I64, sizes: I64) -> Ragged:
     offsets = np.zeros(len(starts) + 1, np.int64)
     np.cumsum(sizes, out=offsets[1:])
     out = np.empty(int(offsets[-1]), np.uint8)
-    gather(data, extra, starts, offsets, out)
+    gather(frozen(data), frozen(extra), starts, offsets, out)
     return Ragged(offsets, out)

@@ -17,7 +17,7 @@ from ingest.codecs.draft import Draft
 from ingest.columns import MAX_LINES
 from ingest.door import EARLIEST_MS, FIELDS, MAX_LABEL, Door, Fields, Unusable, shown
 from native.hashing import frozen
-from native.json_events import BLANK, PADDING, REFUSED, UNSURE, USABLE, count_lines, parse_lines
+from native.json_events import BLANK, PADDING, REFUSED, UNSURE, USABLE, parse_lines
 
 I64 = npt.NDArray[np.int64]
 _decode = msgspec.json.Decoder().decode
@@ -36,85 +36,52 @@ class JsonLines:
 
     def decode(self, records: Records, now_ms: int) -> Decoded:
         """See `Codec.decode`. O(bytes)."""
-        values, refusals = records.values, []
+        values = records.values
+        refusals: list[Refusal] = []
         starts, stops = _bounds(values)
-        if len(values) and int((stops - starts).max()) > self._door.max_record_bytes:
-            values, refusals = self._without_oversized(values)
+        limit = self._door.max_record_bytes
+        for r in np.flatnonzero(stops - starts > limit).tolist():
+            reason = f"the record has {len(values[r])} bytes; ingest.max_record_bytes allows {limit}: send smaller ones"
+            refusals.append(Refusal(r, 0, "oversized", reason, values[r]))
+            values = [*values[:r], b"", *values[r + 1 :]]
+        if refusals:
             starts, stops = _bounds(values)
-        data = frozen(np.frombuffer(b"\n".join([*values, b"\n" * PADDING]), np.uint8))
-        lines = np.zeros(len(values), np.int64)
-        total = count_lines(data, starts, stops, lines)
-        if len(values) and int(lines.max()) > MAX_LINES:
-            for r in np.flatnonzero(lines > MAX_LINES).tolist():
-                reason = f"the record holds {lines[r]} lines; at most {MAX_LINES} are allowed: send smaller batches"
-                refusals.append(Refusal(r, 0, "lines", reason, values[r]))
-                stops[r] = starts[r]
-            total = count_lines(data, starts, stops, lines)
+        text = b"\n".join([*values, b"\n" * PADDING])
+
         latest_ms = self._door.latest_ms(records.produced_ms, now_ms)
-        draft, line_start, line_stop = self._parse(records, data, starts, stops, latest_ms, total)
-        if (draft.status != USABLE).any() or (lines == 0).any():
-            refusals += self._read_the_rest(records, draft, data, line_start, line_stop, latest_ms)
-            refusals += _empty(draft, values, {refusal.record for refusal in refusals})
-            refusals.sort(key=lambda refusal: refusal[:2])
-        return Decoded(draft.events(records), refusals, int(draft.unknown.sum(where=draft.status == USABLE)))
-
-    def _parse(
-        self, records: Records, data: npt.NDArray[np.uint8], starts: I64, stops: I64, latest_ms: I64, total: int
-    ) -> tuple[Draft, I64, I64]:
-        """Split into lines; with `fast`, read those the hand parser is sure of."""
-        draft = Draft(total, data)
-        line_start, line_stop = np.zeros(total, np.int64), np.zeros(total, np.int64)
-        parse_lines(
-            data,
-            starts,
-            stops,
-            np.ascontiguousarray(records.produced_ms),
-            latest_ms,
-            EARLIEST_MS,
-            self._door.max_id_bytes,
-            MAX_LABEL,
-            float(self._door.max_weight),
-            (line_start, line_stop, draft.record, draft.line, draft.status, draft.unknown),
-            draft.user,
-            draft.item,
-            draft.label,
-            draft.weight,
-            draft.time_ms,
-        )
+        page = _Page(records, text, starts, stops, latest_ms)
+        page.parse(self._door)
+        for r in np.flatnonzero(page.record_lines > MAX_LINES).tolist():
+            reason = f"the record holds {page.record_lines[r]} lines; at most {MAX_LINES} are allowed: send fewer"
+            refusals.append(Refusal(r, 0, "lines", reason, values[r]))
+            page.draft.blank(page.lines_of(r))
         if not self._fast:
-            draft.status[draft.status == USABLE] = UNSURE
-        return draft, line_start, line_stop
+            page.draft.status[page.draft.status == USABLE] = UNSURE
+        if (page.draft.status[: page.draft.n] != USABLE).any() or (page.record_lines == 0).any():
+            refusals += self._read_the_rest(page)
+            refusals += page.empty({refusal.record for refusal in refusals})
+        return page.draft.finish(records, refusals)
 
-    def _read_the_rest(
-        self,
-        records: Records,
-        draft: Draft,
-        data: npt.NDArray[np.uint8],
-        line_start: I64,
-        line_stop: I64,
-        latest_ms: I64,
-    ) -> list[Refusal]:
+    def _read_the_rest(self, page: _Page) -> list[Refusal]:
         """Read every UNSURE line with msgspec; returns those that can't be used."""
-        refusals = []
-        filled = np.flatnonzero(draft.status != BLANK)
-        first = np.full(len(records.values), -1, np.int64)  # (r,) each record's first line that isn't blank
-        first[draft.record[filled[::-1]]] = filled[::-1]
-        for i in np.flatnonzero(draft.status == UNSURE).tolist():
+        draft, refusals = page.draft, []
+        first = page.first_lines()
+        produced_ms, latest_ms = page.records.produced_ms.tolist(), page.latest_ms.tolist()
+        for i in np.flatnonzero(draft.status[: draft.n] == UNSURE).tolist():
             if draft.status[i] == BLANK:  # a record read as a whole below
                 continue
             r = int(draft.record[i])
-            line = data[line_start[i] : line_stop[i]].tobytes()
-            produced_ms, latest = int(records.produced_ms[r]), int(latest_ms[r])
+            line = page.line(i)
             try:
-                draft.put(i, self._read(line, produced_ms, latest))
+                draft.put(i, self._read(line, produced_ms[r], latest_ms[r]))
                 continue
             except Unusable as error:
                 kind, reason = error.kind, str(error)
-            if kind == "malformed" and first[r] == i and _is_object_over_lines(records.values[r]):
-                line = records.values[r]
-                draft.status[slice(*np.searchsorted(draft.record, [r, r + 1]))] = BLANK
+            if kind == "malformed" and first[r] == i and _is_object_over_lines(page.records.values[r]):
+                line = page.records.values[r]
+                draft.blank(page.lines_of(r))
                 try:
-                    draft.put(i, self._read(line, produced_ms, latest))
+                    draft.put(i, self._read(line, produced_ms[r], latest_ms[r]))
                     continue
                 except Unusable as error:
                     kind, reason = error.kind, str(error)
@@ -130,7 +97,8 @@ class JsonLines:
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise Unusable("malformed", f"{error}, in {shown(text)}; send one JSON object a line, in UTF-8") from None
         fields = self._door.read(event, produced_ms, latest_ms)
-        if b"\\" in text or any(text.count(name) > 1 for name in _QUOTED_FIELDS):
+        # every member has a colon: as many members as colons, and none was given twice
+        if text.count(b":") != len(event) and (b"\\" in text or any(text.count(name) > 1 for name in _QUOTED_FIELDS)):
             _refuse_duplicates(text)
         return fields
 
@@ -145,11 +113,63 @@ class JsonLines:
         return kept, refusals
 
 
-def _empty(draft: Draft, values: list[bytes], refused: set[int]) -> list[Refusal]:
-    """Records in which no line holds anything, save those refused as a whole."""
-    filled = np.bincount(draft.record[draft.status != BLANK], minlength=len(values))
-    reason = "the record is empty; send one JSON object, or a null value with a key to forget an id"
-    return [Refusal(r, 0, "empty", reason, values[r]) for r in np.flatnonzero(filled == 0).tolist() if r not in refused]
+class _Page:
+    """The joined text of a micro-batch and its lines."""
+
+    def __init__(self, records: Records, text: bytes, starts: I64, stops: I64, latest_ms: I64) -> None:
+        self.records = records
+        self.latest_ms = latest_ms
+        self._text, self._starts, self._stops = text, starts, stops
+        room = text.count(b"\n") + len(starts)
+        self.record_lines = np.zeros(len(starts), np.int64)
+        self._line_start, self._line_stop = np.zeros(room, np.int64), np.zeros(room, np.int64)
+        self._data = frozen(np.frombuffer(text, np.uint8))
+        self.draft = Draft(room, self._data)
+
+    def parse(self, door: Door) -> None:
+        """Split into lines and read those that the hand parser is sure of."""
+        draft = self.draft
+        draft.n = parse_lines(
+            self._data,
+            self._starts,
+            self._stops,
+            np.array(self.records.produced_ms, np.int64),
+            self.latest_ms,
+            EARLIEST_MS,
+            door.max_id_bytes,
+            MAX_LABEL,
+            float(door.max_weight),
+            self.record_lines,
+            (self._line_start, self._line_stop, draft.record, draft.line, draft.status, draft.unknown),
+            draft.user,
+            draft.item,
+            draft.label,
+            draft.weight,
+            draft.time_ms,
+        )
+
+    def line(self, i: int) -> bytes:
+        return self._text[self._line_start[i] : self._line_stop[i]]
+
+    def lines_of(self, record: int) -> slice:
+        """The record's lines, as a slice of all."""
+        start, stop = np.searchsorted(self.draft.record[: self.draft.n], [record, record + 1]).tolist()
+        return slice(start, stop)
+
+    def first_lines(self) -> list[int]:
+        """(r,) each record's first line that isn't blank, -1 if there is none."""
+        filled = np.flatnonzero(self.draft.status[: self.draft.n] != BLANK)[::-1]
+        first = np.full(len(self.record_lines), -1, np.int64)
+        first[self.draft.record[filled]] = filled
+        return first.tolist()
+
+    def empty(self, refused: set[int]) -> list[Refusal]:
+        """Records in which no line holds anything, save those refused as a whole."""
+        values = self.records.values
+        filled = np.zeros(len(values), np.bool_)
+        filled[self.draft.record[: self.draft.n][self.draft.status[: self.draft.n] != BLANK]] = True
+        reason = "the record is empty; send one JSON object, or a null value with a key to forget an id"
+        return [Refusal(r, 0, "empty", reason, values[r]) for r in np.flatnonzero(~filled).tolist() if r not in refused]
 
 
 def _is_object_over_lines(value: bytes) -> bool:

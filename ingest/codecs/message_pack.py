@@ -44,8 +44,7 @@ class MessagePack:
             except Unusable as error:
                 draft.status[i] = REFUSED
                 refusals.append(Refusal(r, line, error.kind, str(error), text))
-        refusals.sort(key=lambda refusal: refusal[:2])
-        return Decoded(draft.events(records), refusals, int(draft.unknown.sum()))
+        return draft.finish(records, refusals)
 
     def _split(self, value: bytes) -> list[bytes]:
         """The maps of a record. Raises Unusable for the record as a whole."""

@@ -34,7 +34,13 @@ def rows(decoded: Decoded) -> list[tuple[object, ...]]:
     columns = (e.partition, e.place, e.time_ms, e.produced_ms, e.user_key, e.user_check, e.item_key, e.item_check)
     values = (e.label.view(np.uint32), e.weight.view(np.uint32))
     return list(
-        zip(*(c.tolist() for c in columns), *(v.tolist() for v in values), e.user_id.tolist(), e.item_id.tolist())
+        zip(
+            *(c.tolist() for c in columns),
+            *(v.tolist() for v in values),
+            e.user_id.tolist(),
+            e.item_id.tolist(),
+            strict=True,
+        )
     )
 
 
@@ -300,8 +306,9 @@ def written(draw: st.DrawFn) -> bytes:
 
 
 PIECES = [
-    b"", b"", b'"', b"\\", b"{", b"}", b",", b":", b"\n", b"\r\n", b" ", b"0", b"-", b".", b"e5", b"E", b"9" * 16, b"true",
-    b"null", b"fals", b"\x00", b"\x1f", b"\x7f", b"\xff", b"\xc3\xa9", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80",
+    b"", b"", b'"', b"\\", b"{", b"}", b",", b":", b"\n", b"\r\n", b" ", b"0", b"-", b".", b"e5", b"E", b"9" * 16,
+    b"true", b"null", b"fals", b"\x00", b"\x1f", b"\x7f", b"\xff",
+    b"\xc3\xa9", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80",
     b"\xe2\x82\xac", b"\xf0\x9f\x98\x80", b"\xe2\x82", b'"user_id":1', b',"label":0', b'"timestamp":', b"Z", b"[1]",
 ]  # fmt: skip
 
