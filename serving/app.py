@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastapi import FastAPI
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,6 +20,21 @@ from serving.recommend import RecommendRoutes
 from serving.service import Service
 
 
+class _IdConvertor(Convertor[str]):
+    """The rest of the path, whatever it holds: Starlette's `path` stops at a line feed, which an id may have."""
+
+    regex = r"[\s\S]*"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("id", _IdConvertor())
+
+
 def routes(service: Service) -> list[Route]:
     """Every route. Plain Starlette routes inside the FastAPI application: handlers decode and encode by
     themselves, and FastAPI's own request handling would triple the cost of the hot ones."""
@@ -26,7 +42,7 @@ def routes(service: Service) -> list[Route]:
     model, health, docs = ModelRoutes(service), HealthRoutes(service), DocsRoutes()
     return [
         Route("/v1/embeddings/{tower}:batch", embeddings.batch, methods=["POST"]),
-        Route("/v1/embeddings/{tower}/{id:path}", embeddings.lookup, methods=["GET"]),
+        Route("/v1/embeddings/{tower}/{id:id}", embeddings.lookup, methods=["GET"]),
         Route("/v1/recommend", recommend.recommend, methods=["POST"]),
         Route("/v1/model", model.model, methods=["GET"]),
         Route("/livez", health.live, methods=["GET"]),

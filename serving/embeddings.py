@@ -152,7 +152,7 @@ def little_endian(vectors: F32) -> bytes:
 
 
 def raw_headers(found: TowerRows, live: Live) -> dict[str, str]:
-    """What a raw batch says of its rows: shape, which are found (bitmap, lowest bit first), lowest step, highest age."""
+    """What a raw batch says of its rows: shape, which are found (bitmap, lowest bit first), worst step and age."""
     headers = {
         "X-Embedding-Dim": str(live.model.output_dim),
         "X-Embedding-Count": str(len(found.found)),

@@ -137,7 +137,8 @@ def rows_json(rows: F32, present: Bool) -> bytes:
     """
     n, dim = rows.shape
     out: npt.NDArray[np.uint8] = np.empty(n * (dim * _MAX_BYTES + 7) + 1, np.uint8)
-    end = _write_rows(np.ascontiguousarray(rows, np.float32), np.ascontiguousarray(present, np.bool_), out)
+    # the mask is copied: read-only ones would need two more signatures
+    end = _write_rows(np.ascontiguousarray(rows, np.float32), np.array(present, np.bool_), out)
     return out[:end].tobytes()
 
 

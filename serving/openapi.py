@@ -11,7 +11,7 @@ import msgspec
 from serving.schemas import ANSWERS, REQUESTS
 
 _REF = "#/components/schemas/{name}"
-_PROBLEM = {"application/problem+json": {"schema": {"$ref": _REF.format(name="Problem")}}}
+_PROBLEM = {"application/problem+json": {"schema": {"$ref": _REF.format(name="ProblemDocument")}}}
 _FAILURES = {
     "400": "malformed JSON",
     "401": "no valid X-API-Key",
@@ -187,9 +187,9 @@ def document() -> dict[str, Any]:
             "title": "Towline",
             "version": version("towline"),
             "summary": "Fresh embeddings and recommendations from an event stream.",
-            "description": "Every error is an RFC 9457 problem document. `step` is the event clock of a row, `age_s` the "
-            "time since its last update; `as_of` is the event time up to which the stream is reflected: only that is "
-            "staleness.",
+            "description": "Every error is an RFC 9457 problem document. `step` is the event clock of a row, `age_s` "
+            "the time since its last update; `as_of` is the event time up to which the stream is reflected: only that "
+            "is staleness.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "paths": _paths(),

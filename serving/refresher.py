@@ -114,6 +114,7 @@ class Refresher(threading.Thread):
         started = time.monotonic()
         mirror.refresh()
         live = Live(store, document, model, mirror, Ranker(store, model, mirror))
+        live.warm_up()
         self._service.live = live
         self._service.freshness.confirm(started)
         log.info("serving model %s: %d items at step %d", live.version, mirror.size, mirror.clock)

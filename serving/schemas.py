@@ -166,7 +166,7 @@ class Readiness(msgspec.Struct):
     degraded: list[str]
 
 
-class ProblemDocument(msgspec.Struct, name="Problem"):
+class ProblemDocument(msgspec.Struct):
     """RFC 9457. Every error has this shape; some add members, such as `field`, `reasons` or `missing`."""
 
     type: Annotated[str, Meta(examples=["urn:towline:problem:unknown-id"])]

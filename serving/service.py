@@ -6,10 +6,13 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 from embedding_store.contract import EmbeddingStore
 from embedding_store.mirror import ItemMirror
 from embedding_store.model import ModelSettings
 from embedding_store.ranking import Ranker
+from serving.floats import vector_json
 from serving.freshness import Freshness
 from serving.metrics import Metrics
 from serving.offload import Offload
@@ -33,6 +36,15 @@ class Live:
     def version(self) -> str:
         """Names the published specification; equal on every server that serves it."""
         return hashlib.sha256(self.document).hexdigest()[:12]
+
+    def warm_up(self) -> None:
+        """Take every path of a request once, so that no live one pays for compiling kernels. Raises StoreError."""
+        nobody = np.zeros(1, np.uint64)
+        vector = self.ranker.users(nobody).vectors[0]
+        ranked = self.ranker.recommend(vector, exclude=nobody, k=1, only=nobody)
+        self.ranker.recommend(None, exclude=nobody, k=1)
+        self.mirror.items(nobody)
+        vector_json(ranked.scores)
 
 
 @dataclass

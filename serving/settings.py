@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 class ServingSettings(BaseModel):
     """`[serving]` of towline.toml."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)  # inputs hold secrets
 
     host: str = Field(
         "127.0.0.1", min_length=1, description="address to listen on; loopback, since keys are off by default"
