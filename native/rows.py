@@ -44,8 +44,21 @@ _U8_2 = types.uint8[:, ::1]
 _I64 = types.int64[::1]
 
 
+@njit(types.void(types.uint8[::1], types.int64, _READ_U8, types.int64, types.int64), cache=True, nogil=True)
+def copy(out: U8, to: int, data: U8, start: int, size: int) -> None:
+    """out[to:to + size] = data[start:start + size].
+
+    Through slices: an index that is a sum may be negative to numba, and the test for it keeps LLVM from copying in blocks
+    (570 against 100 ns for a row of 560 bytes).
+    """
+    target = out[to : to + size]
+    source = data[start : start + size]
+    for b in range(size):
+        target[b] = source[b]
+
+
 @njit(types.int64(_READ_U8, _READ_I64, types.int64, _READ_I64, _U8_2, _I64), cache=True, nogil=True)
-def decode_headers(  # noqa: PLR0917
+def decode_headers(
     data: U8, bounds: I64, body: int, rows: I64, headers: U8, body_at: I64
 ) -> int:
     """Headers and body positions of m records lying end to end.
@@ -60,8 +73,7 @@ def decode_headers(  # noqa: PLR0917
         if length < HEADER_BYTES:
             return k
         i = rows[k]
-        for b in range(HEADER_BYTES):
-            headers[i, b] = data[start + b]
+        copy(headers[i], 0, data, start, HEADER_BYTES)
         size = np.int64(body)
         if body < 0:
             size = ENTRY_BYTES * (np.int64(headers[i, 44]) + (np.int64(headers[i, 45]) << 8))
@@ -77,9 +89,7 @@ def gather_fixed(data: U8, at: I64, found: Bool, skip: int, out: U8) -> None:
     """out[i] = out.shape[1] bytes of data from at[i] + skip on, where found[i]. at, found (n,), out (n, bytes)."""
     for i in range(out.shape[0]):
         if found[i]:
-            start = at[i] + skip
-            for b in range(out.shape[1]):
-                out[i, b] = data[start + b]
+            copy(out[i], 0, data, at[i] + skip, out.shape[1])
 
 
 @njit(types.void(_READ_U8, _READ_I64, _READ_BOOL, _READ_I64, types.uint8[::1]), cache=True, nogil=True)
@@ -88,9 +98,7 @@ def gather_ragged(data: U8, at: I64, chosen: Bool, offsets: I64, out: U8) -> Non
     for i in range(at.shape[0]):
         if not chosen[i]:
             continue
-        start = at[i]
-        for b in range(offsets[i + 1] - offsets[i]):
-            out[offsets[i] + b] = data[start + b]
+        copy(out, offsets[i], data, at[i], offsets[i + 1] - offsets[i])
 
 
 @njit(types.int64(types.int64), cache=True, nogil=True)
@@ -133,7 +141,7 @@ def place_records(lengths: I64, framed: bool, at: I64) -> np.int64:
     cache=True,
     nogil=True,
 )  # fmt: skip
-def encode_records(  # noqa: PLR0917
+def encode_records(
     rows: I64,
     keys: U64,
     headers: U8,
@@ -180,20 +188,15 @@ def encode_records(  # noqa: PLR0917
             out[p - 1] = 10
             out[p + length] = 13
             out[p + length + 1] = 10
-        for b in range(HEADER_BYTES):
-            out[p + b] = headers[i, b]
+        copy(out, p, headers[i], 0, HEADER_BYTES)
         p += HEADER_BYTES
-        for b in range(vectors.shape[1]):
-            out[p + b] = vectors[i, b]
+        copy(out, p, vectors[i], 0, vectors.shape[1])
         p += vectors.shape[1]
-        for b in range(state.shape[1]):
-            out[p + b] = state[i, b]
+        copy(out, p, state[i], 0, state.shape[1])
         p += state.shape[1]
-        for b in range(entries_size):
-            out[p + b] = entries[entries_from + b]
+        copy(out, p, entries, entries_from, entries_size)
         p += entries_size
-        for b in range(id_size):
-            out[p + b] = ids[id_bounds[i] + b]
+        copy(out, p, ids, id_bounds[i], id_size)
 
 
 @njit(types.void(_READ_U64, types.uint8[::1]), cache=True, nogil=True)
