@@ -15,6 +15,7 @@ class IngestError(Exception):
     ├── StreamUnavailable   the broker is away or refuses for now: retry with back-off
     ├── StreamMisconfigured a compacted topic, a missing topic that may not be created, refused credentials
     └── AssignmentLost      the partitions were revoked: drop local state, read offsets again
+        └── OffsetsLost     retention deleted records before they were read
     """
 
 
@@ -28,6 +29,24 @@ class StreamMisconfigured(IngestError):
 
 class AssignmentLost(IngestError):
     """Partitions were given or taken since the last `assignment()`: drop local state, read offsets again."""
+
+
+class OffsetsLost(AssignmentLost):
+    """Records [position, earliest) of the partition fell out of retention: alarm, seek to `earliest`, count them."""
+
+    def __init__(self, partition: Partition, position: int, earliest: int) -> None:
+        super().__init__(
+            f"{earliest - position} records of partition {partition.number} of topic {partition.topic_id} fell out of "
+            f"retention: offset {position} is wanted, {earliest} is the earliest kept; keep records longer or add workers"
+        )
+        self.partition = partition
+        self.position = position
+        self.earliest = earliest
+
+    @property
+    def records(self) -> int:
+        """How many are gone."""
+        return self.earliest - self.position
 
 
 class EventSource(Protocol):
@@ -49,7 +68,7 @@ class EventSource(Protocol):
         """The next micro-batch by count or deadline; None when nothing came within the deadline.
 
         No range crosses `stop_at[partition]`. Events that can't be used are handed to the dead-letter producer.
-        Raises AssignmentLost, StreamUnavailable.
+        Raises AssignmentLost (OffsetsLost if it was retention), StreamUnavailable.
         """
 
     def dead_letter(self, batch: MicroBatch, rows: list[int], reason: str) -> None:

@@ -1,0 +1,127 @@
+"""What all Kafka clients share: options from the settings, and errors in the room's terms. Secrets never print."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+from kafka import errors
+
+from ingest.contract import IngestError, StreamMisconfigured, StreamUnavailable
+from ingest.settings import KafkaSettings
+
+log = logging.getLogger(__name__)
+
+BOOTSTRAP_TIMEOUT_MS = 10_000
+RECONNECT_BACKOFF_MAX_MS = 2_000
+METADATA_MAX_AGE_MS = 5_000
+"""New partitions and a topic made anew are seen this soon; the client's default is five minutes."""
+
+_REFUSED = (
+    errors.SaslAuthenticationFailedError,
+    errors.UnsupportedSaslMechanismError,
+    errors.IllegalSaslStateError,
+    errors.AuthorizationError,
+)
+_MISCONFIGURED = (
+    errors.KafkaConfigurationError,
+    errors.FencedInstanceIdError,
+    errors.InvalidSessionTimeoutError,
+    errors.InvalidGroupIdError,
+    errors.InvalidTopicError,
+    errors.InvalidReplicationFactorError,
+    errors.InvalidPartitionsError,
+    errors.PolicyViolationError,
+    errors.InconsistentGroupProtocolError,
+    errors.UnsupportedCodecError,
+    errors.UnsupportedVersionError,
+)
+
+
+def client_options(settings: KafkaSettings) -> dict[str, Any]:
+    """Keyword arguments that every kafka-python client understands. Raises StreamMisconfigured."""
+    if importlib.util.find_spec("crc32c") is None:
+        raise StreamMisconfigured(
+            "the package crc32c is missing, without which kafka-python reads ten times slower: pip install crc32c"
+        )
+    if not settings.bootstrap_servers:
+        raise StreamMisconfigured("kafka.bootstrap_servers is empty; set it to host:port, or start the local stack")
+    options: dict[str, Any] = {
+        "bootstrap_servers": [server.strip() for server in settings.bootstrap_servers.split(",")],
+        "client_id": "towline",
+        "security_protocol": settings.security_protocol,
+        "request_timeout_ms": settings.request_timeout_ms,
+        "bootstrap_timeout_ms": min(BOOTSTRAP_TIMEOUT_MS, settings.request_timeout_ms),
+        "reconnect_backoff_max_ms": RECONNECT_BACKOFF_MAX_MS,
+        "metadata_max_age_ms": METADATA_MAX_AGE_MS,
+    }
+    if settings.security_protocol.startswith("SASL"):
+        if not (settings.sasl_mechanism and settings.sasl_username):
+            raise StreamMisconfigured(
+                f"kafka.security_protocol is {settings.security_protocol}; "
+                "set kafka.sasl_mechanism, sasl_username and sasl_password too"
+            )
+        options |= {
+            "sasl_mechanism": settings.sasl_mechanism,
+            "sasl_plain_username": settings.sasl_username,
+            "sasl_plain_password": settings.sasl_password.get_secret_value(),
+        }
+    if settings.security_protocol.endswith("SSL"):
+        options["ssl_context"] = _ssl_context(settings)
+    return options
+
+
+def _ssl_context(settings: KafkaSettings) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=settings.ssl_ca_file or None)
+        if settings.ssl_cert_file:
+            context.load_cert_chain(settings.ssl_cert_file, settings.ssl_key_file or None)
+    except OSError as error:  # SSLError is one
+        raise StreamMisconfigured(
+            f"{error} in kafka.ssl_ca_file {settings.ssl_ca_file!r}, ssl_cert_file {settings.ssl_cert_file!r} or "
+            f"ssl_key_file {settings.ssl_key_file!r}; name readable PEM files"
+        ) from error
+    context.check_hostname = settings.ssl_check_hostname
+    return context
+
+
+@contextmanager
+def translated(doing: str, settings: KafkaSettings) -> Iterator[None]:
+    """Turn the client's errors into StreamMisconfigured or StreamUnavailable, with what was being done and the remedy."""
+    try:
+        yield
+    except errors.KafkaError as error:
+        raise translate(error, doing, settings) from error
+    except (OSError, ssl.SSLError) as error:
+        raise StreamUnavailable(f"{doing}: {error} ({settings.bootstrap_servers})") from error
+
+
+def translate(error: errors.KafkaError, doing: str, settings: KafkaSettings) -> IngestError:
+    """One error of the client in the room's terms."""
+    where = f"{doing} at {settings.bootstrap_servers}"
+    said = f"{type(error).__name__}: {error}"
+    if isinstance(error, _REFUSED):
+        return StreamMisconfigured(
+            f"{where} was refused ({said}); check kafka.security_protocol {settings.security_protocol}, "
+            f"sasl_mechanism {settings.sasl_mechanism!r}, sasl_username {settings.sasl_username!r}, the password, "
+            "and what that user may do"
+        )
+    if isinstance(error, errors.FencedInstanceIdError):
+        return StreamMisconfigured(
+            f"{where}: another process of group {settings.group!r} has the same instance name; give each its own"
+        )
+    if isinstance(error, _MISCONFIGURED):
+        return StreamMisconfigured(f"{where} can't work as configured ({said}); change the [kafka] settings")
+    return StreamUnavailable(f"{where} failed for now ({said})")
+
+
+def topic_name_id(settings: KafkaSettings, topic_id: UUID | None) -> str:
+    """Identity of one incarnation of the topic: its UUID, or name and configured epoch on brokers without topic ids."""
+    if topic_id is None or topic_id.int == 0:
+        return f"{settings.topic}@{settings.topic_epoch}"
+    return str(topic_id)
