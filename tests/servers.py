@@ -73,21 +73,16 @@ class RedisServer:
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0" if self.port else f"unix://{self.socket_path}"
 
+    def arguments(self) -> list[str]:
+        """What every data server is started with."""
+        place = ["--port", str(self.port), "--unixsocket", self.socket_path, "--dir", str(self.folder)]
+        return [*place, "--save", ""]
+
     def start(self) -> None:
         """Start and wait until it answers PING."""
-        arguments = [
-            "--port",
-            str(self.port),
-            "--unixsocket",
-            self.socket_path,
-            "--dir",
-            str(self.folder),
-            "--save",
-            "",
-        ]
         with (self.folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [str(self.binary), *arguments, *self.options], stdout=log, stderr=subprocess.STDOUT
+                [str(self.binary), *self.arguments(), *self.options], stdout=log, stderr=subprocess.STDOUT
             )
         deadline = time.monotonic() + DEADLINE_S
         while not self._answers():

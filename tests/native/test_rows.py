@@ -60,17 +60,16 @@ def test_encode_and_decode(n, dim, state_dim, entries, framed):
     at = np.empty(len(chosen), np.int64)
     out = np.empty(place_records(lengths, framed, at), np.uint8)
     encode_records(
-        chosen, keys, headers.view(np.uint8).reshape(n, HEADER_BYTES), vectors, state, packed, bounds, ids.data, ids.offsets,
-        framed, at, out,
+        chosen, keys, headers.view(np.uint8).reshape(n, HEADER_BYTES), vectors, state, packed, bounds,
+        ids.data, ids.offsets, framed, at, out,
     )  # fmt: skip
-    frame = "$8\r\n{}\r\n${}\r\n" if framed else ""
     if framed:
         parts = [
             b"$8\r\n%b\r\n$%d\r\n%b\r\n" % (struct.pack("<Q", int(keys[i])), len(want[i]), want[i]) for i in chosen
         ]
     else:
         parts = [want[i] for i in chosen]
-    assert out.tobytes() == b"".join(parts), frame
+    assert out.tobytes() == b"".join(parts)
 
     joined = np.frombuffer(b"".join(want[i] for i in chosen), np.uint8)
     at = np.concatenate([[0], np.cumsum(lengths)])
