@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from serving.problems import unavailable
@@ -13,31 +14,32 @@ Answer = TypeVar("Answer")
 
 
 class Offload:
-    """A bounded thread pool. `run` belongs to the event loop's thread, so its count needs no lock."""
+    """A bounded thread pool."""
 
     def __init__(self, threads: int, max_queue: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="serving")
         self._limit = threads + max_queue
+        self._lock = threading.Lock()
         self.pending = 0
         self.refused = 0
 
     async def run(self, work: Callable[[], Answer]) -> Answer:
         """What `work()` returns or raises. Raises Problem 503 at once if the queue is full.
 
-        A cancelled caller leaves its work to finish: the place in the queue is given back only then.
+        A cancelled caller's work is dropped if it hasn't begun; else its place is given back when it ends, not before.
         """
-        if self.pending >= self._limit:
-            self.refused += 1
-            raise unavailable("busy", f"{self.pending} requests are waiting for the store or the ranker: retry later")
-        self.pending += 1
-        future = asyncio.get_running_loop().run_in_executor(self._pool, work)
-        future.add_done_callback(self._done)
-        return await asyncio.shield(future)
+        with self._lock:
+            if self.pending >= self._limit:
+                self.refused += 1
+                raise unavailable("busy", f"{self.pending} requests wait for the store or the ranker: retry later")
+            self.pending += 1
+        future = self._pool.submit(work)
+        future.add_done_callback(self._release)
+        return await asyncio.wrap_future(future)
 
-    def _done(self, future: asyncio.Future[Answer]) -> None:
-        self.pending -= 1
-        if not future.cancelled():
-            future.exception()  # seen, even where the caller has gone
+    def _release(self, future: Future[Answer]) -> None:  # noqa: ARG002 - of the pool's thread, or of the canceller's
+        with self._lock:
+            self.pending -= 1
 
     def close(self) -> None:
         """Wait for running work, drop the queue."""

@@ -15,7 +15,6 @@ from embedding_store.contract import EmbeddingStore
 from embedding_store.errors import StoreError, StoreMisconfigured
 from embedding_store.mirror import ItemMirror
 from embedding_store.model import ModelSettings
-from embedding_store.ranking import Ranker
 from serving.service import Live, Service
 
 log = logging.getLogger(__name__)
@@ -113,7 +112,7 @@ class Refresher(threading.Thread):
         mirror = ItemMirror(store, model)
         started = time.monotonic()
         mirror.refresh()
-        live = Live(store, document, model, mirror, Ranker(store, model, mirror))
+        live = Live.of(store, document, model, mirror)
         live.warm_up()
         self._service.live = live
         self._service.freshness.confirm(started)

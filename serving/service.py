@@ -32,10 +32,13 @@ class Live:
     mirror: ItemMirror
     ranker: Ranker
 
-    @property
-    def version(self) -> str:
-        """Names the published specification; equal on every server that serves it."""
-        return hashlib.sha256(self.document).hexdigest()[:12]
+    version: str  # names the published specification; equal on every server that serves it
+
+    @classmethod
+    def of(cls, store: EmbeddingStore, document: bytes, model: ModelSettings, mirror: ItemMirror) -> Live:
+        """`model`, decoded from `document`, over a mirror that is loaded."""
+        version = hashlib.sha256(document).hexdigest()[:12]
+        return cls(store, document, model, mirror, Ranker(store, model, mirror), version)
 
     def warm_up(self) -> None:
         """Take every path of a request once, so that no live one pays for compiling kernels. Raises StoreError."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from embedding_store.contract import I64, Bool
 
@@ -16,6 +17,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+@lru_cache(maxsize=4096)  # rows and feed positions are asked for again and again between their updates
 def iso(ms: int) -> str | None:
     """`2026-01-31T12:00:00.123Z`; None for 0, which stands for never, and beyond the calendar."""
     if not 0 < ms <= _MAX_MS:

@@ -16,7 +16,6 @@ from embedding_store.contract import ENTRY, EmbeddingStore, Flush, Range, Source
 from embedding_store.memory import MemoryStore
 from embedding_store.mirror import ItemMirror
 from embedding_store.model import ModelSettings
-from embedding_store.ranking import Ranker
 from native.identity import key_and_check
 from native.ragged import Ragged
 from serving.app import create_app
@@ -137,7 +136,7 @@ def load(service: Service, store: EmbeddingStore, model: ModelSettings) -> None:
     mirror = ItemMirror(store, model)
     started = time.monotonic()
     mirror.refresh()
-    service.live = Live(store, model.document(), model, mirror, Ranker(store, model, mirror))
+    service.live = Live.of(store, model.document(), model, mirror)
     service.freshness.confirm(started)
 
 
