@@ -37,7 +37,7 @@ class OffsetsLost(AssignmentLost):
     def __init__(self, partition: Partition, position: int, earliest: int) -> None:
         super().__init__(
             f"{earliest - position} records of partition {partition.number} of topic {partition.topic_id} fell out of "
-            f"retention: offset {position} is wanted, {earliest} is the earliest kept; keep records longer or add workers"
+            f"retention: {position} is wanted, {earliest} is the earliest kept; keep records longer or add workers"
         )
         self.partition = partition
         self.position = position

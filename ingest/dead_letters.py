@@ -61,8 +61,8 @@ class DeadLetters:
     def flush(self) -> None:
         """Return once every letter is acknowledged by all in-sync replicas.
 
-        Raises StreamUnavailable after `kafka.request_timeout_ms`, StreamMisconfigured; letters not acknowledged are kept
-        and sent again by the next flush.
+        Raises StreamUnavailable after `kafka.request_timeout_ms`, StreamMisconfigured; letters that failed are kept and
+        sent again by the next flush.
         """
         if not self._pending:
             return

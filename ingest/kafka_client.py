@@ -92,7 +92,7 @@ def _ssl_context(settings: KafkaSettings) -> ssl.SSLContext:
 
 @contextmanager
 def translated(doing: str, settings: KafkaSettings) -> Iterator[None]:
-    """Turn the client's errors into StreamMisconfigured or StreamUnavailable, with what was being done and the remedy."""
+    """Turn the client's errors into StreamMisconfigured or StreamUnavailable, naming what was being done."""
     try:
         yield
     except errors.KafkaError as error:
@@ -120,7 +120,7 @@ def translate(error: errors.KafkaError, doing: str, settings: KafkaSettings) -> 
     return StreamUnavailable(f"{where} failed for now ({said})")
 
 
-def topic_name_id(settings: KafkaSettings, topic_id: UUID | None) -> str:
+def topic_identity(settings: KafkaSettings, topic_id: UUID | None) -> str:
     """Identity of one incarnation of the topic: its UUID, or name and configured epoch on brokers without topic ids."""
     if topic_id is None or topic_id.int == 0:
         return f"{settings.topic}@{settings.topic_epoch}"

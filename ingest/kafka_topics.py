@@ -11,7 +11,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, TopicAlreadyExistsError
 
 from ingest.contract import StreamMisconfigured
-from ingest.kafka_client import client_options, topic_name_id, translated
+from ingest.kafka_client import client_options, topic_identity, translated
 from ingest.settings import KafkaSettings
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ DEFAULT_MESSAGE_BYTES = 8 << 20
 class Topic:
     """The event topic as the broker describes it."""
 
-    identity: str  # see `topic_name_id`
+    identity: str  # see `topic_identity`
     partitions: int
     max_message_bytes: int
 
@@ -56,7 +56,7 @@ def prepare_topics(settings: KafkaSettings) -> Topic:
             "differ; set it to delete, or name another topic"
         )
     topic_id = described.get("topic_id")
-    identity = topic_name_id(settings, topic_id if isinstance(topic_id, UUID) else _uuid(topic_id))
+    identity = topic_identity(settings, topic_id if isinstance(topic_id, UUID) else _uuid(topic_id))
     return Topic(identity, len(described["partitions"]), max_message_bytes)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from native.hashing import keys_and_checks
@@ -34,11 +34,13 @@ def test_ids_that_look_like_integers() -> None:
     check(INTEGER_LIKE)
 
 
+@settings(deadline=None)  # the first call compiles
 @given(st.lists(st.one_of(st.binary(max_size=MAX_ID_BYTES), st.integers().map(lambda i: str(i).encode()[:512]))))
 def test_any_bytes(ids: list[bytes]) -> None:
     check(ids)
 
 
+@settings(deadline=None)  # the first call compiles
 @given(st.lists(st.from_regex(rb"\A[0-9]{1,22}\Z"), min_size=1))
 def test_any_digits(ids: list[bytes]) -> None:
     check(ids)

@@ -1,0 +1,126 @@
+"""From cut records to a micro-batch: decode, bury what can't be used, read tombstones, watch the keys. No I/O."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ingest import codecs
+from ingest.backlog import Record
+from ingest.codecs import Records
+from ingest.columns import MAX_LINES, Events, MicroBatch, Partition
+from ingest.dead_letters import DeadLetter
+from ingest.door import shown
+from ingest.settings import IngestSettings
+from native.crossings import count_crossings
+from native.identity import key_and_check
+
+log = logging.getLogger(__name__)
+
+_USERS_REMEMBERED = 1 << 16
+_FORGETTABLE = (b"user", b"item")
+
+
+@dataclass(slots=True)
+class ReadCounters:
+    """What was read since the start."""
+
+    records: int = 0
+    events: int = 0
+    events_with_unknown_fields: int = 0
+    users_on_two_partitions: int = 0
+
+
+class BatchReader:
+    """Reads one topic's records. `bury` is called with every dead letter, in order."""
+
+    def __init__(self, topic: str, settings: IngestSettings, bury: Callable[[DeadLetter], None]) -> None:
+        self._topic = topic
+        self._max_id_bytes = settings.max_id_bytes
+        self._codec = codecs.of(settings)
+        self._bury = bury
+        self._seen_users = np.zeros(_USERS_REMEMBERED, np.uint64)
+        self._seen_partitions = np.full(_USERS_REMEMBERED, 0xFFFFFFFF, np.uint32)
+        self.counters = ReadCounters()
+
+    def count(self, value: bytes) -> int:
+        """About how many events a record holds."""
+        return self._codec.count(value)
+
+    def read(
+        self,
+        taken: Sequence[tuple[int, Sequence[Record]]],
+        ranges: Mapping[Partition, tuple[int, int]],
+        now_ms: int,
+    ) -> MicroBatch:
+        """The micro-batch of those ranges; `taken` holds their records by partition number, in order."""
+        numbers, offsets, times, values = [], [], [], []
+        forget: dict[bytes, list[int]] = {kind: [] for kind in _FORGETTABLE}
+        refused = 0
+        for number, records in taken:
+            self.counters.records += len(records)
+            for record in records:
+                if record.value is not None:
+                    numbers.append(number)
+                    offsets.append(record.offset)
+                    times.append(record.timestamp)
+                    values.append(record.value)
+                elif not self._read_tombstone(record, forget):
+                    refused += 1
+                    reason = (
+                        f"a null value with key {shown(record.key)}; to forget an id, send key user:<id> or item:<id>"
+                    )
+                    self._bury(DeadLetter(self._topic, number, record.offset, 0, "tombstone", reason, None))
+        columns = Records(np.array(numbers, np.uint32), np.array(offsets, np.int64), np.array(times, np.int64), values)
+        decoded = self._codec.decode(columns, now_ms)
+        for refusal in decoded.refusals:
+            place = numbers[refusal.record], offsets[refusal.record], refusal.line
+            self._bury(DeadLetter(self._topic, *place, refusal.kind, refusal.reason, refusal.value))
+        self.counters.events += len(decoded.events)
+        self.counters.events_with_unknown_fields += decoded.unknown_fields
+        self._watch_users(decoded.events)
+        return MicroBatch(
+            decoded.events,
+            ranges,
+            np.array(forget[b"user"], np.uint64),
+            np.array(forget[b"item"], np.uint64),
+            refused + len(decoded.refusals),
+        )
+
+    def refuse(self, events: Events, rows: Sequence[int], reason: str) -> None:
+        """Dead letters for events that were read but can't be stored: written anew, as their bytes are gone."""
+        for row in rows:
+            value = {
+                "user_id": events.user_id.at(row).decode(),
+                "item_id": events.item_id.at(row).decode(),
+                "label": float(events.label[row]),
+                "weight": float(events.weight[row]),
+                "timestamp": int(events.time_ms[row]),
+            }
+            offset, line = divmod(int(events.place[row]), MAX_LINES)
+            text = json.dumps(value, ensure_ascii=False).encode()
+            self._bury(
+                DeadLetter(self._topic, int(events.partition[row]), offset, line, "refused_by_store", reason, text)
+            )
+
+    def _read_tombstone(self, record: Record, forget: dict[bytes, list[int]]) -> bool:
+        kind, colon, identity = (record.key or b"").partition(b":")
+        if not colon or kind not in forget or not 1 <= len(identity) <= self._max_id_bytes:
+            return False
+        forget[kind].append(key_and_check(identity)[0])
+        return True
+
+    def _watch_users(self, events: Events) -> None:
+        """A user's events on two partitions have no order: say so once, and count."""
+        found = count_crossings(events.user_key, events.partition, self._seen_users, self._seen_partitions)
+        if found and not self.counters.users_on_two_partitions:
+            log.warning(
+                "topic %s has events of one user on two partitions, where their order is lost; key the records by "
+                "user id (a change of the number of partitions does this once)",
+                self._topic,
+            )
+        self.counters.users_on_two_partitions += found

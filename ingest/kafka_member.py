@@ -1,0 +1,180 @@
+"""One kafka-python consumer as a member of a group. The only file that consumes.
+
+Threads: kafka-python runs its network and heartbeats on a thread of its own, where the rebalance listener is called.
+It only counts; the caller sees the count at its next call. Nothing else is shared.
+
+Committed offsets are never read back, and no offset is ever reset by the client: positions are set by `seek`, and an
+offset that is gone raises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
+
+from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
+from kafka.admin import MemberToRemove
+from kafka.consumer.subscription_state import ConsumerRebalanceListener
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.errors import KafkaError, LogTruncationError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from kafka.structs import OffsetAndMetadata
+
+from ingest.backlog import Record
+from ingest.contract import IngestError
+from ingest.kafka_client import client_options, topic_identity, translated
+from ingest.settings import KafkaSettings
+
+_JOIN_POLL_MS = 100
+_FETCH_WAIT_MS = 100  # a fetch under way delays a seek on the same broker by this much
+_CALL_TIMEOUT_MS = 5_000
+_FRAME_SLACK = 1 << 20
+
+
+class PositionGone(Exception):
+    """The partition does not hold the offset that comes next: retention, truncation, or the topic was made anew."""
+
+    def __init__(self, number: int, offset: int) -> None:
+        super().__init__(f"partition {number} does not hold offset {offset}")
+        self.number = number
+
+
+class NotOwned(Exception):
+    """The partition is not this member's (any more)."""
+
+
+class GroupMember:
+    """Joins on construction. Every call is bounded by a timeout and raises StreamUnavailable or StreamMisconfigured."""
+
+    def __init__(self, settings: KafkaSettings, instance: str | None, max_message_bytes: int) -> None:
+        self._settings = settings
+        self._instance = instance
+        self._listener = _RebalanceCount()
+        limit = max_message_bytes + _FRAME_SLACK  # a record above the fetch limit would never arrive
+        with translated(f"connecting to group {settings.group}", settings):
+            self._consumer = KafkaConsumer(
+                **client_options(settings),
+                group_id=settings.group,
+                group_instance_id=instance,
+                enable_auto_commit=False,
+                auto_offset_reset="none",
+                isolation_level="read_committed",
+                check_crcs=True,
+                allow_auto_create_topics=False,
+                partition_assignment_strategy=[RangePartitionAssignor],
+                session_timeout_ms=settings.session_timeout_ms,
+                heartbeat_interval_ms=min(3000, settings.session_timeout_ms // 3),
+                max_poll_interval_ms=settings.max_poll_interval_ms,
+                fetch_max_wait_ms=_FETCH_WAIT_MS,
+                max_partition_fetch_bytes=limit,
+                fetch_max_bytes=max(50 << 20, limit),
+                metrics_enabled=False,
+            )
+            self._consumer.subscribe([settings.topic], listener=self._listener)
+
+    @property
+    def rebalances(self) -> int:
+        """Rises with every partition given or taken."""
+        return self._listener.changes
+
+    def topic_id(self) -> str:
+        """Identity of the topic's present incarnation, as of the last metadata."""
+        return topic_identity(self._settings, self._consumer._cluster.topic_id(self._settings.topic))
+
+    def join(self, timeout_s: float) -> frozenset[int]:
+        """Numbers of the owned partitions; what was fetched meanwhile is unusable: seek. Empty while there are none."""
+        with translated(f"joining group {self._settings.group}", self._settings):
+            if not (self._listener.settled and self._consumer.assignment()):
+                with contextlib.suppress(NoOffsetForPartitionError, OffsetOutOfRangeError, LogTruncationError):
+                    self._consumer.poll(timeout_ms=min(_JOIN_POLL_MS, timeout_s * 1000), max_records=1)
+            return frozenset(tp.partition for tp in self._consumer.assignment() if self._listener.settled)
+
+    def earliest(self, numbers: Collection[int]) -> dict[int, int]:
+        """The first offset still kept of each."""
+        with translated(f"asking for the earliest offsets of {self._settings.topic}", self._settings):
+            offsets = self._consumer.beginning_offsets([self._tp(n) for n in numbers], timeout_ms=_CALL_TIMEOUT_MS)
+        return {tp.partition: offset for tp, offset in offsets.items()}
+
+    def ends(self, numbers: Collection[int]) -> dict[int, int]:
+        """The end of what is committed of each."""
+        with translated(f"asking for the end offsets of {self._settings.topic}", self._settings):
+            offsets = self._consumer.end_offsets([self._tp(n) for n in numbers], timeout_ms=_CALL_TIMEOUT_MS)
+        return {tp.partition: offset for tp, offset in offsets.items()}
+
+    def seek(self, number: int, offset: int) -> None:
+        """Fetch from `offset` next. Raises NotOwned."""
+        try:
+            self._consumer.seek(self._tp(number), int(offset))
+        except (ValueError, KeyError) as error:
+            raise NotOwned(f"partition {number}") from error
+
+    def fetch(
+        self, numbers: Collection[int], timeout_s: float, max_records: int
+    ) -> dict[int, tuple[Sequence[Record], int]]:
+        """(records, position behind them) of exactly these partitions, waiting up to `timeout_s` for the first.
+
+        The position may advance without records: transaction markers, aborted records. Raises NotOwned, PositionGone.
+        After any error the client's positions are to be set anew: it may have handed out records that went down with it.
+        """
+        wanted = {self._tp(n) for n in numbers}
+        try:
+            held = self._consumer.paused()
+            self._consumer.resume(*(held & wanted))
+            self._consumer.pause(*(self._consumer.assignment() - held - wanted))
+            with translated(f"fetching {self._settings.topic}", self._settings):
+                fetched = self._consumer.poll(timeout_ms=timeout_s * 1000, max_records=max_records)
+                positions = {tp: self._consumer.position(tp, timeout_ms=0) for tp in wanted}
+        except KeyError as error:
+            raise NotOwned("a rebalance took a partition away") from error
+        except IngestError as error:
+            raise _meaning(error) from error
+        if any(position is None for position in positions.values()):
+            raise NotOwned("a partition was given anew and has no position")
+        return {tp.partition: (fetched.get(tp, ()), position) for tp, position in positions.items()}
+
+    def commit(self, positions: Mapping[int, int]) -> None:
+        """Report to the group, asynchronously; never raises."""
+        with contextlib.suppress(KafkaError):
+            self._consumer.commit_async({self._tp(n): OffsetAndMetadata(offset) for n, offset in positions.items()})
+
+    def close(self, *, leave: bool) -> None:
+        """Disconnect. A static member stays in the group until its session expires, unless it is to `leave`."""
+        with contextlib.suppress(KafkaError, OSError):
+            self._consumer.close(autocommit=False, timeout_ms=_CALL_TIMEOUT_MS)
+        if leave and self._instance is not None:
+            with contextlib.suppress(KafkaError, OSError):
+                admin = KafkaAdminClient(**client_options(self._settings))
+                try:
+                    member = MemberToRemove(group_instance_id=self._instance)
+                    admin.remove_group_members(self._settings.group, [member])
+                finally:
+                    admin.close()
+
+    def _tp(self, number: int) -> TopicPartition:
+        return TopicPartition(self._settings.topic, number)
+
+
+def _meaning(error: IngestError) -> Exception:
+    """What a failed fetch means."""
+    cause = error.__cause__
+    if isinstance(cause, OffsetOutOfRangeError):
+        tp, offset = next(iter(cause.args[0].items()))
+        return PositionGone(tp.partition, offset)
+    if isinstance(cause, NoOffsetForPartitionError | LogTruncationError):
+        return NotOwned(f"a partition has no valid position: {cause}")
+    return error
+
+
+class _RebalanceCount(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types
+    """Called on the client's network thread, where a call back into the client would deadlock: it only counts."""
+
+    def __init__(self) -> None:
+        self.changes = 0
+        self.settled = False
+
+    def on_partitions_revoked(self, revoked: object) -> None:  # noqa: ARG002
+        self.settled = False
+        self.changes += 1
+
+    def on_partitions_assigned(self, assigned: object) -> None:  # noqa: ARG002
+        self.changes += 1
+        self.settled = True

@@ -1,0 +1,123 @@
+"""Cutting micro-batches: contiguous ranges over any fetch sizes, stops, pauses and holes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingest.backlog import Backlog
+
+
+@dataclass
+class R:
+    offset: int
+    value: bytes | None = b"x"
+    key: bytes | None = None
+    timestamp: int = 0
+
+
+def lines(value: bytes) -> int:
+    return value.count(b"\n") + 1
+
+
+def test_a_batch_closes_by_count_and_never_splits_a_record() -> None:
+    backlog = Backlog(lines)
+    backlog.place(0, 5)
+    backlog.add(0, [R(5, b"a\nb"), R(6, b"a\nb\nc"), R(7, b"a" + b"\nb" * 9), R(8)], 9)
+    sizes = []
+    for _ in range(4):
+        cut = backlog.cut(4, {}, frozenset())
+        cut.fill()
+        assert cut.closed or cut.events < 4
+        _, ranges = cut.take()
+        sizes.append(ranges)
+    assert sizes == [{0: (5, 6)}, {0: (6, 7)}, {0: (7, 8)}, {0: (8, 9)}]
+
+
+def test_a_null_value_ends_the_batch() -> None:
+    backlog = Backlog(lines)
+    backlog.place(0, 0)
+    backlog.place(1, 0)
+    backlog.add(0, [R(0), R(1, None), R(2)], 3)
+    backlog.add(1, [R(0), R(1)], 2)
+    seen = []
+    while True:
+        cut = backlog.cut(100, {}, frozenset())
+        cut.fill()
+        taken, ranges = cut.take()
+        if not ranges:
+            break
+        seen += [[(n, [r.offset for r in records]) for n, records in taken]]
+    flat = [[(n, o) for n, offsets in batch for o in offsets] for batch in seen]
+    (ending,) = [batch for batch in flat if (0, 1) in batch]
+    assert (0, 2) not in ending
+
+
+def test_holes_belong_to_the_range_before_them() -> None:
+    backlog = Backlog(lines)
+    backlog.place(0, 0)
+    backlog.add(0, [R(0), R(4), R(9)], 12)
+    cut = backlog.cut(2, {}, frozenset())
+    cut.fill()
+    assert cut.take()[1] == {0: (0, 9)}
+    cut = backlog.cut(2, {}, frozenset())
+    cut.fill()
+    assert cut.take()[1] == {0: (9, 12)}
+    backlog.add(0, [], 15)  # nothing but markers
+    cut = backlog.cut(2, {0: 14}, frozenset())
+    cut.fill()
+    assert cut.take() == ([], {0: (12, 14)})
+
+
+def test_a_jump_back_is_refused() -> None:
+    backlog = Backlog(lines)
+    backlog.place(0, 10)
+    assert not backlog.add(0, [R(9)], 12)
+    assert not backlog.add(0, [], 9)
+    assert backlog.position(0) == 10
+
+
+@settings(max_examples=120, deadline=None)
+@given(st.data())
+def test_ranges_are_contiguous_and_every_record_comes_once(data: st.DataObject) -> None:
+    draw = data.draw
+    log = {
+        n: [
+            R(offset, draw(st.sampled_from([b"x", b"a\nb\nc", None])))
+            for offset in sorted(draw(st.sets(st.integers(0, 60), max_size=25)))
+        ]
+        for n in range(draw(st.integers(1, 3)))
+    }
+    end = {n: 61 + draw(st.integers(0, 5)) for n in log}
+    backlog = Backlog(lines)
+    fetched = dict.fromkeys(log, 0)
+    for n in log:
+        backlog.place(n, 0)
+    got: dict[int, list[int]] = {n: [] for n in log}
+    stopped = dict.fromkeys(log, 0)
+    while any(stopped[n] < end[n] for n in log):
+        for n, records in log.items():
+            upto = fetched[n] + draw(st.integers(0, 8))
+            part = records[fetched[n] : upto]
+            fetched[n] = min(upto, len(records))
+            whole = fetched[n] == len(records)
+            position = end[n] if whole else max(backlog.position(n), part[-1].offset + 1 if part else 0)
+            assert backlog.add(n, part, position)
+        stops = draw(st.dictionaries(st.sampled_from(sorted(log)), st.integers(0, 70), max_size=1))
+        paused = frozenset(draw(st.sets(st.sampled_from(sorted(log)), max_size=1)))
+        cut = backlog.cut(draw(st.integers(1, 12)), stops, paused)
+        cut.fill()
+        taken, ranges = cut.take()
+        for n, (start, stop) in ranges.items():
+            assert start == stopped[n]
+            assert start < stop <= max(stops.get(n, 10**9), start)
+            assert n not in paused
+            stopped[n] = stop
+        for n, records in taken:
+            offsets = [r.offset for r in records]
+            assert all(ranges[n][0] <= o < ranges[n][1] for o in offsets)
+            got[n] += offsets
+            assert all(r.value is not None for r in records[:-1])
+    assert got == {n: [r.offset for r in records] for n, records in log.items()}
