@@ -31,7 +31,7 @@ from embedding_store.merge import merge
 from embedding_store.records import Block, Records, decode, histories_of, rows_of
 from embedding_store.shard import ShardMeta, advance, feed_length, judge, jump
 from embedding_store.spec import TableSpec
-from embedding_store.validation import checked_flush, checked_keys, checked_seek
+from embedding_store.validation import checked_flush, checked_keys, checked_seek, checked_watch
 
 
 @dataclass(slots=True)
@@ -111,9 +111,7 @@ class MemoryStore:
             self._changed.notify_all()
             return tuple(s.meta.reply(o, flush) for s, o in zip(t.shards, outcomes, strict=True))
 
-    def seek(
-        self, table: str, shard: int, source: Source, expected: int | None, new: int, reason: str
-    ) -> None:
+    def seek(self, table: str, shard: int, source: Source, expected: int | None, new: int, reason: str) -> None:
         """As the contract says."""
         t = self._table(table)
         checked_seek(t.spec, shard, source, new, reason)
@@ -149,6 +147,7 @@ class MemoryStore:
 
     def wait_for_changes(self, tables: Sequence[str], cursors: Sequence[Cursor], timeout_s: float) -> bool:
         """As the contract says."""
+        checked_watch(tables, cursors)
         watched = [(self._table(name), cursor) for name, cursor in zip(tables, cursors, strict=True)]
         deadline = time.monotonic() + timeout_s
         with self._changed:

@@ -5,13 +5,14 @@ Every refusal is a BadRequest that names the table, the value and the remedy. Re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from embedding_store.contract import ENTRY, U64, Flush, Range, Source
+from embedding_store.contract import ENTRY, U64, Cursor, Flush, Range, Source
 from embedding_store.errors import BadRequest
 from embedding_store.spec import TableSpec
 from native.identity import MAX_ID_BYTES
@@ -45,6 +46,14 @@ def checked_seek(spec: TableSpec, shard: int, source: Source, new: int, reason: 
         raise BadRequest(f"seek of {source} in table '{spec.name}' to {new}: offsets start at 0")
     if not reason:
         raise BadRequest(f"seek of {source} in table '{spec.name}' needs a reason: it is recorded")
+
+
+def checked_watch(tables: Sequence[str], cursors: Sequence[Cursor]) -> None:
+    """Arguments of `wait_for_changes`."""
+    if not tables or len(tables) != len(cursors):
+        raise BadRequest(
+            f"wait_for_changes needs a cursor for each of one or more tables, got {len(cursors)} for {tables}"
+        )
 
 
 def checked_flush(spec: TableSpec, flush: Flush) -> Flush:

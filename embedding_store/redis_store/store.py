@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from embedding_store.contract import U64, Changes, Cursor, Flush, Histories, Rows, ShardReply, ShardStatus, Source
 from embedding_store.declarations import check_same, from_json, to_json
-from embedding_store.errors import BadRequest, UnknownTable
+from embedding_store.errors import UnknownTable
 from embedding_store.flush_parts import Part, by_shard, parts_of
 from embedding_store.records import Block, Records, decode, histories_of, rows_of
 from embedding_store.redis_store import shard_meta, waiting
@@ -24,7 +24,7 @@ from embedding_store.redis_store.transaction import ShardTransaction, update_met
 from embedding_store.settings import RedisSettings
 from embedding_store.shard import jump
 from embedding_store.spec import TableSpec
-from embedding_store.validation import checked_flush, checked_keys, checked_seek
+from embedding_store.validation import checked_flush, checked_keys, checked_seek, checked_watch
 
 WAVE = 16
 """Shards whose transactions are under way at once, each on a connection of its own."""
@@ -135,9 +135,8 @@ class RedisStore:
 
     def wait_for_changes(self, tables: Sequence[str], cursors: Sequence[Cursor], timeout_s: float) -> bool:
         """As the contract says. Occupies a connection of its own while it blocks."""
+        checked_watch(tables, cursors)
         specs = [self.spec(table) for table in tables]
-        if not specs:
-            raise BadRequest("wait_for_changes needs at least one table")
         if self._clustered:
             return routed(self._nodes, lambda s: waiting.wait_in_cluster(s, specs, cursors, timeout_s))
         # half the time-out of replies, within which a blocking command has to answer too
