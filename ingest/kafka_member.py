@@ -10,6 +10,7 @@ offset that is gone raises.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Collection, Mapping, Sequence
 
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
@@ -28,6 +29,7 @@ _JOIN_POLL_MS = 100
 _FETCH_WAIT_MS = 100  # a fetch under way delays a seek on the same broker by this much
 _CALL_TIMEOUT_MS = 5_000
 _FRAME_SLACK = 1 << 20
+_METADATA_WAIT_S = 2.0
 
 
 class PositionGone(Exception):
@@ -70,6 +72,7 @@ class GroupMember:
                 metrics_enabled=False,
             )
             self._consumer.subscribe([settings.topic], listener=self._listener)
+        self._await_metadata()
 
     @property
     def rebalances(self) -> int:
@@ -148,6 +151,14 @@ class GroupMember:
                     admin.remove_group_members(self._settings.group, [member])
                 finally:
                     admin.close()
+
+    def _await_metadata(self) -> None:
+        """Without the topic's metadata the group's leader would assign nobody anything, and rebalance at once."""
+        deadline = time.monotonic() + _METADATA_WAIT_S
+        while self._consumer._cluster.partitions_for_topic(self._settings.topic) is None:
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(0.005)
 
     def _tp(self, number: int) -> TopicPartition:
         return TopicPartition(self._settings.topic, number)
