@@ -1,5 +1,5 @@
-"""`towline`: the command line. Rooms are imported by the command that needs them: serving has no TensorFlow, and
-`towline status` no second to lose.
+"""`towline`: the command line. Rooms that do the work are imported by the command that needs them: where serving is
+installed there is no TensorFlow.
 """
 
 from __future__ import annotations
@@ -16,7 +16,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from infra.config import TowlineConfig, load
 from infra.errors import InfraError, NotRunning
+from infra.local.stack import LocalStack
+from infra.show import as_toml
+from infra.view import show_status
 
 app = typer.Typer(
     add_completion=False,
@@ -50,9 +54,6 @@ def up(
     foreground: Annotated[bool, typer.Option("--foreground", help="stay until Ctrl-C, then stop everything")] = False,
 ) -> None:
     """Start what the configuration does not point to: Redis, Kafka, trainers, serving."""
-    from infra.local.stack import LocalStack
-    from infra.view import show_status
-
     stack = LocalStack(_load(config))
     with _ending(stack.stop if foreground else None) as ended:
         stack.start_servers()
@@ -70,8 +71,6 @@ def up(
 @app.command()
 def down(config: Config = None) -> None:
     """Stop everything that `up` started. Data stays in the state directory."""
-    from infra.local.stack import LocalStack
-
     stopped = LocalStack(_load(config)).stop()
     _out.print(f"stopped: {', '.join(stopped)}" if stopped else "nothing was running", highlight=False)
 
@@ -79,9 +78,6 @@ def down(config: Config = None) -> None:
 @app.command()
 def status(config: Config = None) -> None:
     """Show servers and services. Exit code 0: all run; 1: one is dead; 3: something was not started."""
-    from infra.local.stack import LocalStack
-    from infra.view import show_status
-
     lines = LocalStack(_load(config)).status()
     show_status(lines, _out)
     healths = {line.health for line in lines}
@@ -104,7 +100,9 @@ def serve(config: Config = None) -> None:
 @app.command()
 def demo(
     config: Config = None,
-    once: Annotated[bool, typer.Option("--once", help="end after the replay; the last line is one JSON object")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="end after the replay; the last line is one JSON object")
+    ] = False,
     rate: Annotated[int, typer.Option("--rate", min=0, help="events per second; 0: as fast as it goes")] = 2000,
 ) -> None:
     """Replay MovieLens 100K through the local stack and watch the model learn."""
@@ -114,8 +112,6 @@ def demo(
 @app.command("config")
 def show_config(config: Config = None) -> None:
     """Print the configuration in effect as TOML, secrets masked."""
-    from infra.show import as_toml
-
     sys.stdout.write(as_toml(_load(config)))
 
 
@@ -125,17 +121,14 @@ def version() -> None:
     sys.stdout.write(f"towline {distribution_version('towline')}\n")
 
 
-def _load(path: Path | None) -> Any:
-    from infra.config import load
-
+def _load(path: Path | None) -> TowlineConfig:
     return load(path).config
 
 
 def _run_room(room: str, path: Path | None) -> None:
-    from infra.local.stack import LocalStack
-
     # Servers that the configuration leaves out are those of the local stack, if it is up.
-    _module(f"{room}.main", room).run(LocalStack(_load(path)).connected())
+    config = LocalStack(_load(path)).connected()
+    _module(f"{room}.main", room).run(config)
 
 
 def _module(name: str, extra: str) -> Any:

@@ -1,7 +1,7 @@
 """One TOML file to one frozen object: the composition root of all rooms' settings.
 
-Order of authority: environment (`TOWLINE_<SECTION>__<KEY>`), then the file, then defaults. A name that nobody knows is an
-error in both. The whole is read once, here, and passed down.
+Order of authority: environment (`TOWLINE_<SECTION>__<KEY>`), then the file, then defaults. A name that nobody knows
+is an error in both. The whole is read once, here, and passed down.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Source(NamedTuple):
 def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Source:
     """Reads `path`, else `TOWLINE_CONFIG`, else ./towline.toml if it exists, and overlays the environment.
 
-    Raises ConfigError: a named file that is missing, TOML that does not parse, an unknown name, a value that is not usable.
+    Raises ConfigError: a named file that is missing, no TOML, an unknown name, a value that is not usable.
     """
     environ = os.environ if environ is None else environ
     if path is None and HANDED in environ:

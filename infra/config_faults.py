@@ -122,7 +122,6 @@ def _line_of(text: str, path: tuple[str, ...]) -> int:
             section = [part.strip().strip("\"'") for part in header[1].split(".")]
             if tuple(section) == path:
                 return number
-        elif key := re.match(r"\s*[\"']?([A-Za-z0-9_-]+)[\"']?\s*=", line):
-            if (*section, key[1]) == path:
-                return number
+        elif (key := re.match(r"\s*[\"']?([A-Za-z0-9_-]+)[\"']?\s*=", line)) and (*section, key[1]) == path:
+            return number
     return 0

@@ -17,10 +17,11 @@ _HEAD = f"""# Configuration
 
 <!-- Made by `python -m infra.reference` from the settings models; do not edit. -->
 
-One TOML file: the one named by `--config`, else by the environment variable `TOWLINE_CONFIG`, else `./towline.toml`; without any,
-the defaults below. A value from the environment wins over the file: `{PREFIX}<SECTION>__<KEY>`, for instance
-`{PREFIX}KAFKA__BOOTSTRAP_SERVERS=broker-1:9092,broker-2:9092`. Lists are comma-separated there, or TOML. An unknown section, key
-or variable is an error that names the nearest known one. `towline config` prints what is in effect, with secrets masked.
+One TOML file: the one named by `--config`, else by the environment variable `TOWLINE_CONFIG`, else `./towline.toml`;
+without any, the defaults below. A value from the environment wins over the file: `{PREFIX}<SECTION>__<KEY>`, for
+instance `{PREFIX}KAFKA__BOOTSTRAP_SERVERS=broker-1:9092,broker-2:9092`. Lists are comma-separated there, or TOML. An
+unknown section, key or variable is an error that names the nearest known one. `towline config` prints what is in
+effect, with secrets masked.
 """
 
 

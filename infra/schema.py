@@ -1,4 +1,4 @@
-"""Walking the settings models: known names, expectations in words, secrets. Shared by errors, `towline config` and docs."""
+"""Walking the settings models: known names, expectations in words, secrets. For errors, `towline config` and docs."""
 
 from __future__ import annotations
 

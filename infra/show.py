@@ -12,7 +12,7 @@ MASK = "***"
 
 
 def as_toml(config: BaseModel) -> str:
-    """All sections and keys with their values; valid TOML, fit to be pasted into an issue: no secret, no URL's password."""
+    """All sections and keys with their values: valid TOML, fit for an issue: no secret, no URL's password."""
     lines: list[str] = []
     for section in type(config).model_fields:
         _section(section, getattr(config, section), lines)

@@ -21,8 +21,8 @@ def required(server: str) -> bool:
 def start_kafka(tmp_path: Path) -> tuple[str, Callable[[], object]]:
     """Starts Apache Kafka with its data under `tmp_path`; (bootstrap servers, stop).
 
-    Takes about four seconds, once Kafka's jars are in the cache: share it by a session-scoped fixture. Skips the test where
-    Kafka can't be had, unless it is required.
+    Takes about four seconds, once Kafka's jars are in the cache: share it by a session-scoped fixture. Skips the
+    test where Kafka can't be had, unless it is required.
     """
     config = TowlineConfig.model_validate(
         {"redis": {"url": "redis://not-used"}, "local": {"state_dir": tmp_path, "broker": "kafka"}}

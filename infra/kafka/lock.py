@@ -1,4 +1,4 @@
-"""Writes infra/local/kafka-jars.lock from pom.xml: `python -m infra.kafka.lock`. Needs Maven; run after changing the pom."""
+"""Writes infra/local/kafka-jars.lock from pom.xml: `python -m infra.kafka.lock`. Needs Maven."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         listing = folder / "list.txt"
-        run_maven(maven, java, ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"])
+        run_maven(
+            maven, java, ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
+        )
         run_maven(maven, java, ["dependency:list", f"-DoutputFile={listing}", "-DincludeScope=runtime"])
         jars = []
         for line in listing.read_text(encoding="utf-8").splitlines():
@@ -31,7 +33,7 @@ def main() -> None:
                 jar = Jar(group=found[1], artifact=found[2], version=found[3], sha256="", size=0)
                 path = folder / jar.file_name
                 jars.append(jar._replace(sha256=sha256_of(path), size=path.stat().st_size))
-    head = f"# Made by `python -m infra.kafka.lock` from {POM.parent.name}/{POM.name}: group:artifact:version sha256 bytes\n"
+    head = f"# Made by `python -m infra.kafka.lock` from {POM.name}: group:artifact:version sha256 bytes\n"
     LOCK_FILE.write_text(head + "".join(f"{jar.coordinates} {jar.sha256} {jar.size}\n" for jar in sorted(jars)))
 
 

@@ -15,7 +15,7 @@ from infra.local.settings import LocalSettings
 
 
 def choose_broker(settings: LocalSettings, port: int, environ: Mapping[str, str]) -> KafkaBroker | EmbeddedBroker:
-    """Makes the broker ready to start on `port`, fetching Kafka's jars if need be. Raises ServerMissing if none can be had."""
+    """The broker to start on `port`; Kafka's jars are fetched if need be. Raises ServerMissing if none can be had."""
     if settings.broker == "embedded":
         return EmbeddedBroker(
             find_embedded_program(), settings.state_dir / "noida", port, '[local] broker = "embedded" asks for it'

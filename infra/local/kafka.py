@@ -106,6 +106,9 @@ def _settings(port: int, controller_port: int, data: Path) -> Mapping[str, str]:
         "share.coordinator.state.topic.min.isr": "1",
         **{f"{topic}.replication.factor": "1" for topic in internal},
         **{f"{topic}.num.partitions": "1" for topic in internal},
+        # A broker killed with -9 is let in again only when its old session is over; the default 9 s is for networks.
+        "broker.session.timeout.ms": "5000",
+        "broker.heartbeat.interval.ms": "500",
         "log.segment.bytes": str(256 << 20),
         "log.retention.bytes": str(4 << 30),
         "log.cleaner.dedupe.buffer.size": str(16 << 20),

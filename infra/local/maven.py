@@ -1,4 +1,4 @@
-"""Two ways to fetch locked jars: Maven itself, which knows the site's mirrors and proxies, and jgo, which needs no Java."""
+"""Two ways to fetch locked jars: Maven, which knows the site's mirrors and proxies, and jgo, which needs no Java."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def with_maven(maven: Path, java: Java) -> Fetch:
     """Fetches through `mvn`: settings.xml, mirrors, credentials and the local repository of this machine apply."""
 
     def fetch(jars: Sequence[Jar], folder: Path, arrived: Arrived) -> None:
-        run_maven(maven, java, ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"])
+        run_maven(
+            maven, java, ["dependency:copy-dependencies", f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
+        )
         for jar in jars:
             arrived(jar.size)
 

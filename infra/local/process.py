@@ -1,6 +1,6 @@
 """Child processes that outlive the command that started them, and are never mistaken for others.
 
-A process is known by its pid and its start mark. Pids are recycled: only a process whose mark matches is ever signalled.
+A process is known by its pid and its start mark. Pids are recycled: only a process with the right mark is signalled.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def stop(record: ProcessRecord, timeout_s: float) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(record.pid, signal.SIGTERM)
     Deadline(timeout_s).wait(lambda: not is_alive(record))
-    # Also after an orderly end: what it may have started shares its session, and its pid is not reused while that lives.
+    # Also after an orderly end: what it may have started shares its session, and keeps its pid from being reused.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(record.pid, signal.SIGKILL)
     Deadline(timeout_s).wait(lambda: not is_alive(record))

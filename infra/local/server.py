@@ -29,7 +29,7 @@ class Server(Protocol):
 
 
 def await_answer(server: Server, record: ProcessRecord, timeout_s: float, stop_timeout_s: float) -> None:
-    """Waits until `server` answers. Raises StartFailed, with the log's end, if it dies or is too slow; then it is stopped."""
+    """Waits until `server` answers. One that dies or is too slow is stopped: StartFailed, with the end of its log."""
     answered = Deadline(timeout_s).wait(lambda: not is_alive(record) or server.answers())
     if answered and is_alive(record):  # a dead one's port may be answered by another program
         return

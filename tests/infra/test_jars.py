@@ -15,9 +15,7 @@ from infra.local.jars import LOCK_FILE, Arrived, Jar, JarCache, cache_dir, read_
 from infra.local.maven import POM, directly
 
 CONTENT = {f"jar{i}": bytes([i]) * (1000 + i) for i in range(5)}
-JARS = [
-    Jar("org.example", name, "1.0", hashlib.sha256(data).hexdigest(), len(data)) for name, data in CONTENT.items()
-]
+JARS = [Jar("org.example", name, "1.0", hashlib.sha256(data).hexdigest(), len(data)) for name, data in CONTENT.items()]
 
 
 def fetch(jars: Sequence[Jar], folder: Path, arrived: Arrived) -> None:

