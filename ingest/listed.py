@@ -17,8 +17,8 @@ from ingest.settings import IngestSettings
 class ListedSource:
     """`EventSource` over record values per partition; offset = place in the list. Delivers by count, never waits.
 
-    All of the records are there from the start: the end offset is the length. Record timestamps are `produced_ms`, or the
-    wall clock at construction.
+    All of the records are there from the start: the end offset is the length. Record timestamps are `produced_ms`, or
+    the wall clock at construction.
     """
 
     def __init__(
@@ -69,7 +69,9 @@ class ListedSource:
             raise AssignmentLost("the assignment was taken away")
         left = self._settings.batch_events
         ranges = {}
-        number, offset, values = [], [], []
+        number: list[int] = []
+        offset: list[int] = []
+        values: list[bytes] = []
         for partition, records in self._records.items():
             start = self._position[partition]
             stop = min(stop_at.get(partition, len(records)), len(records), start + left)

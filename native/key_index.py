@@ -91,7 +91,8 @@ class KeyIndex:
     """A growing map from keys to dense slots 0 … n-1 with reuse of freed slots. Not thread-safe."""
 
     def __init__(self, capacity: int = 1024) -> None:
-        self._places = np.zeros(2 * capacity, np.int64)
+        capacity = 1 << max(3, (capacity - 1).bit_length())  # probing masks instead of dividing
+        self._places = np.zeros(4 * capacity, np.int64)
         self._keys = np.zeros(capacity, np.uint64)
         self._used = 0  # slots ever handed out
         self._dead = 0  # deleted places in the table: they lengthen probes until the next rebuild

@@ -1,0 +1,84 @@
+"""The composition root of a trainer process."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from typing import Protocol
+
+from embedding_store.contract import EmbeddingStore
+from embedding_store.errors import StoreUnavailable
+from embedding_store.model import ModelSettings
+from embedding_store.open import open_store
+from embedding_store.settings import RedisSettings
+from ingest.contract import StreamUnavailable
+from ingest.kafka_source import KafkaSource
+from ingest.settings import IngestSettings, KafkaSettings
+from trainer.backoff import Backoff
+from trainer.metrics import Metrics
+from trainer.settings import TrainerSettings
+from trainer.worker import Worker
+
+log = logging.getLogger(__name__)
+
+
+class Sections(Protocol):
+    """The parts of the configuration that a trainer reads."""
+
+    @property
+    def kafka(self) -> KafkaSettings: ...
+    @property
+    def ingest(self) -> IngestSettings: ...
+    @property
+    def redis(self) -> RedisSettings: ...
+    @property
+    def model(self) -> ModelSettings: ...
+    @property
+    def trainer(self) -> TrainerSettings: ...
+
+
+def run(config: Sections) -> None:
+    """Learn until SIGTERM or SIGINT, then apply what is pending and leave.
+
+    Waits with back-off for a store or broker that is away. Raises SpecConflict, StoreMisconfigured,
+    StreamMisconfigured: those need a person.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("kafka").setLevel(logging.ERROR)  # our own back-off says what is away, once
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    metrics = Metrics()
+    if config.trainer.metrics_port:
+        metrics.serve(config.trainer.metrics_host, config.trainer.metrics_port)
+    store = _await_store(config.redis, stop)
+    stream = _await_stream(config, stop)
+    if store is not None and stream is not None:
+        try:
+            Worker(store, stream, config.model, config.trainer, metrics).run(stop.is_set)
+        finally:
+            stream.close()
+            store.close()
+
+
+def _await_store(settings: RedisSettings, stop: threading.Event) -> EmbeddingStore | None:
+    backoff = Backoff()
+    while not stop.is_set():
+        try:
+            return open_store(settings)
+        except StoreUnavailable as away:
+            log.warning("%s; trying again in %.1f s", away, backoff.next_s)
+            backoff.wait(stop.is_set)
+    return None
+
+
+def _await_stream(config: Sections, stop: threading.Event) -> KafkaSource | None:
+    backoff = Backoff()
+    while not stop.is_set():
+        try:
+            return KafkaSource(config.kafka, config.ingest, instance=config.trainer.instance)
+        except StreamUnavailable as away:
+            log.warning("%s; trying again in %.1f s", away, backoff.next_s)
+            backoff.wait(stop.is_set)
+    return None
