@@ -90,6 +90,8 @@ class Wire:
 
     def send(self, buffers: Iterable[Buffer]) -> None:
         """Send packed commands. Raises StoreUnavailable; the wire is of no use afterwards."""
+        if not self._open():
+            raise StoreUnavailable(f"{self.address}: the connection was lost")
         try:
             self._connection.send_packed_command(buffers, check_health=False)
         except (RedisError, OSError) as e:
@@ -126,10 +128,16 @@ class Wire:
 
     def stale(self) -> bool:
         """Whether an idle wire was closed by the other side, or holds bytes that nobody asked for."""
+        if not self._open():
+            return True
         try:
             return bool(self._connection.can_read(0))
         except (RedisError, OSError):
             return True
+
+    def _open(self) -> bool:
+        # redis-py connects a lost connection again by itself: to a server that was not checked, perhaps another run
+        return self._connection._sock is not None
 
     def close(self) -> None:
         """Idempotent."""

@@ -169,7 +169,9 @@ class Nodes:
         """Forget every connection and who serves what: after a failure the addresses are resolved again."""
         with self._lock:
             idle = [wire for wires in self._idle.values() for wire in wires]
-            self._idle, self._owners = {}, []
+            for wires in self._idle.values():
+                wires.clear()  # a `take` under way holds the list
+            self._owners = []
             self._era += 1
         self.discard(idle)
 

@@ -39,7 +39,6 @@ class ShardTransaction:
     wire: Wire
     _reads: int = 0
     _meta: ShardMeta = field(default_factory=ShardMeta)
-    _rows: list[bytes | None] = field(default_factory=list)
     _outcome: Outcome = "conflict"
     _after: ShardMeta = field(default_factory=ShardMeta)
     _queued: int = 0
@@ -60,20 +59,20 @@ class ShardTransaction:
         self.wire.send([b"".join([head, *commands])])
 
     def decide(self) -> None:
-        """Take the replies and compare ranges. Raises GenerationError; nothing is written yet."""
-        replies = self.wire.checked([self.wire.read() for _ in range(2 + self._reads)])
-        self._meta = shard_meta.from_values(replies[1], [r.source for r in self.flush.ranges])
-        self._rows = replies[2] if self._reads == 1 else list(itertools.chain.from_iterable(replies[2:]))
+        """Take the meta and compare ranges. Raises GenerationError; nothing is written yet."""
+        _, values = self.wire.checked([self.wire.read() for _ in range(2)])
+        self._meta = shard_meta.from_values(values, [r.source for r in self.flush.ranges])
         self._outcome = judge(self._meta, self.flush, self.place)
 
     def write(self) -> None:
-        """Merge, and ask for rows, offsets, clock and feed to be moved together; or to watch no longer."""
+        """Take the rows, merge, ask for rows, offsets, clock and feed to be moved together; or to watch no longer."""
+        rows = self.wire.checked([self.wire.read() for _ in range(self._reads)])
         if self._outcome != "applied":
             self.wire.send([pack("UNWATCH")])
             return
         clock = self._meta.clock + self.flush.events
-        merged = merge(self.spec, self.part, Records.of(self._rows), clock, self.flush.now_ms)
-        self._rows = []
+        stored = Records.of(rows[0] if len(rows) == 1 else list(itertools.chain.from_iterable(rows)))
+        merged = merge(self.spec, self.part, stored, clock, self.flush.now_ms)
         changed = merged.changed
         self._after = advance(self._meta, self.flush, changed=len(changed) > 0)
         self.wire.send(self._commands(merged, changed.tobytes()))

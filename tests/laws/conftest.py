@@ -13,7 +13,7 @@ from embedding_store.settings import RedisSettings
 from tests.servers import RedisServer, server_names
 
 
-@pytest.fixture(params=["memory", *server_names()])
+@pytest.fixture(params=["memory", *(pytest.param(name, marks=pytest.mark.servers) for name in server_names())])
 def opener(
     request: pytest.FixtureRequest, server_of: Callable[[str], RedisServer]
 ) -> Iterator[Callable[[], EmbeddingStore]]:

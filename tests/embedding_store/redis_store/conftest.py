@@ -12,7 +12,7 @@ from embedding_store.settings import RedisSettings
 from tests.servers import RedisServer, running, server_names
 
 
-@pytest.fixture(params=server_names())
+@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.servers) for name in server_names()])
 def start(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., RedisServer]]:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -183,7 +184,7 @@ def test_a_client_killed_in_the_middle_leaves_all_or_nothing(start, connect):
     rng = np.random.default_rng(0)
     keys = np.arange(400, dtype=np.uint64)
     moved = 0
-    for _ in range(6):
+    for _ in range(4):
         with subprocess.Popen([sys.executable, "-c", WRITER, server.url], stdout=subprocess.PIPE) as writer:
             assert writer.stdout is not None
             assert writer.stdout.readline() == b"ready\n"
@@ -207,7 +208,7 @@ def test_a_client_killed_in_the_middle_leaves_all_or_nothing(start, connect):
         moved = max(offsets)
         assert (rows.count == moved).all()
         assert (rows.vectors == moved).all()
-    assert moved >= 18
+    assert moved >= 12
 
 
 def test_many_writers_queue_and_lose_nothing(start, connect):
@@ -252,3 +253,43 @@ def test_rows_move_back_with_offsets_and_feed(start, connect):
     assert store.changes("item", cursor).rescan
     assert outcomes(store.apply("item", ones(2))) == {"conflict"}
     assert outcomes(store.apply("item", ones(1))) == {"applied"}
+
+
+def test_threads_share_a_store_while_its_server_restarts(server, connect):
+    """Calls fail or succeed, none hangs, none reads another's reply; afterwards rows say what the offset says."""
+    store = connect(server.url)
+    begin(store, SPEC)
+    stop = threading.Event()
+    wrong: list[object] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                vectors = store.lookup("item", np.arange(20, dtype=np.uint64)).vectors
+                if not (vectors == vectors[:, :1]).all():
+                    wrong.append(vectors)
+            except StoreUnavailable:
+                pass
+            except Exception as e:  # noqa: BLE001 (a thread's failure is told by the assertion below)
+                wrong.append(e)
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    try:
+        for _ in range(3):
+            server.kill()
+            server.start()
+            offset = None
+            while offset is None:
+                try:
+                    offset = min(s.offsets[SOURCE] for s in store.status("item"))
+                    assert outcomes(store.apply("item", ones(offset))) == {"applied"}
+                except StoreUnavailable:
+                    offset = None
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join(30)
+    assert not wrong
+    assert (store.lookup("item", np.arange(20, dtype=np.uint64)).vectors == 3).all()
