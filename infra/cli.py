@@ -72,7 +72,7 @@ def up(
 def down(config: Config = None) -> None:
     """Stop everything that `up` started. Data stays in the state directory."""
     stopped = LocalStack(_load(config)).stop()
-    _out.print(f"stopped: {', '.join(stopped)}" if stopped else "nothing was running", highlight=False)
+    _out.print(f"stopped: {', '.join(stopped)}" if stopped else "nothing was running", highlight=False, soft_wrap=True)
 
 
 @app.command()
