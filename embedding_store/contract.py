@@ -177,9 +177,7 @@ class EmbeddingStore(Protocol):
         3. gradients through the table's optimizer, appends; 4. forgets; 5. offsets, clock, change feed.
         """
 
-    def seek(
-        self, table: str, shard: int, source: Source, expected: int | None, new: int, reason: str
-    ) -> None:
+    def seek(self, table: str, shard: int, source: Source, expected: int | None, new: int, reason: str) -> None:
         """Compare-and-set of a shard's offset; the only way to jump. Records what was skipped. Raises SeekConflict."""
 
     def status(self, table: str) -> tuple[ShardStatus, ...]:

@@ -58,9 +58,7 @@ def copy(out: U8, to: int, data: U8, start: int, size: int) -> None:
 
 
 @njit(types.int64(_READ_U8, _READ_I64, types.int64, _READ_I64, _U8_2, _I64), cache=True, nogil=True)
-def decode_headers(
-    data: U8, bounds: I64, body: int, rows: I64, headers: U8, body_at: I64
-) -> int:
+def decode_headers(data: U8, bounds: I64, body: int, rows: I64, headers: U8, body_at: I64) -> int:
     """Headers and body positions of m records lying end to end.
 
     data: the records; bounds (m + 1,) their bounds; body: bytes of a body, or −1 for entries as the header says; rows

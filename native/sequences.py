@@ -66,7 +66,7 @@ def group_appends(appends: I64, append_rows: I64, starts: I64, order: I64) -> bo
     cache=True,
     nogil=True,
 )
-def merge_entries(  # noqa: PLR0917
+def merge_entries(
     stored: I64, stored_bounds: I64, appends: I64, append_bounds: I64, order: I64, out_bounds: I64, out: I64
 ) -> None:
     """Row i of out: the largest out_bounds[i + 1] − out_bounds[i] of its stored entries and its appends, oldest first.

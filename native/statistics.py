@@ -51,7 +51,7 @@ def halved(x: float) -> float:
     cache=True,
     nogil=True,
 )
-def observe(  # noqa: PLR0917
+def observe(
     counts: I64,
     positives: F32,
     clock: int,
