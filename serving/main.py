@@ -55,7 +55,7 @@ def serve(config: Config) -> None:
     try:
         server.run(sockets=[listener])
     finally:
+        service.close()  # first: its work still reads the store that the thread closes
         refresher.stop()
-        service.close()
     if service.fatal is not None:
         raise StartupError(service.fatal)
