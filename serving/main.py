@@ -7,7 +7,6 @@ from functools import partial
 from typing import Protocol
 
 from embedding_store.open import open_store
-
 from embedding_store.settings import RedisSettings
 from serving.errors import StartupError
 from serving.refresher import Refresher
