@@ -62,6 +62,7 @@ class ItemMirror:
         self._offset = -np.inf
         self._columns = {name: np.zeros(n, np.int64) for name in ("clock", "count", "updated_ms")}
         self._ids: list[bytes] = [b""] * n
+        self._named = np.zeros(n, bool)
 
     @property
     def size(self) -> int:
@@ -105,6 +106,7 @@ class ItemMirror:
         freed = self._index.discard(changes.deleted)
         self._log_popularity[freed] = -np.inf
         self._bias[freed] = -np.inf
+        self._named[freed] = False
         if not len(changes.keys):
             return
         slots = self._index.add(changes.keys)
@@ -130,12 +132,10 @@ class ItemMirror:
             self._bias[slots] = log_p - self._offset
 
     def _take_ids(self, slots: I64, rows: Rows) -> None:
-        # An id never changes while its row lives: only slots new to the mirror cost a Python object.
-        lengths = rows.ids.lengths
-        for i in np.flatnonzero(lengths > 0):
-            slot = slots[i]
-            if self._ids[slot] == b"" or len(self._ids[slot]) != lengths[i] or self._ids[slot] != rows.ids.at(int(i)):
-                self._ids[slot] = rows.ids.at(int(i))
+        # An id never changes while its row lives: only a slot's first id costs a Python object.
+        for i in np.flatnonzero((rows.ids.lengths > 0) & ~self._named[slots]).tolist():
+            self._ids[slots[i]] = rows.ids.at(i)
+            self._named[slots[i]] = True
 
     def _grow(self) -> None:
         n = self._index.capacity
@@ -147,6 +147,7 @@ class ItemMirror:
         self._log_popularity = _grown(self._log_popularity, n, -np.inf)
         self._bias = _grown(self._bias, n, -np.inf)
         self._columns = {name: _grown(column, n, 0) for name, column in self._columns.items()}
+        self._named = _grown(self._named, n, False)
         self._ids += [b""] * (n - len(self._ids))
 
     def items(self, keys: U64) -> MirrorRows:
@@ -195,7 +196,7 @@ class ItemMirror:
         n = self._index.high_water
         popularity = self._bias[:n]
         # 0·(-inf) would be NaN: with no weight on popularity an unnamed item still stays out.
-        bias = popularity * np.float32(popularity_weight) if popularity_weight else _named(popularity)
+        bias = popularity * np.float32(popularity_weight) if popularity_weight else _admitted(popularity)
         return self._outputs[:n], bias, popularity
 
     def describe(self, slots: I64) -> tuple[U64, list[bytes], I64, I64]:
@@ -204,7 +205,7 @@ class ItemMirror:
         return self._index.slot_keys[slots], ids, self._columns["clock"][slots], self._columns["updated_ms"][slots]
 
 
-def _named(bias: F32) -> F32:
+def _admitted(bias: F32) -> F32:
     return np.where(np.isneginf(bias), bias, np.float32(0.0))
 
 

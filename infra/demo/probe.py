@@ -23,12 +23,12 @@ class FreshnessProbe(threading.Thread):
     def __init__(self, host: str, port: int, replay: Replay) -> None:
         super().__init__(name="probe", daemon=True)
         self._host, self._port, self._replay = host, port, replay
-        self._stop = threading.Event()
+        self._ended = threading.Event()
         self.waits_s: list[float] = []
 
     def stop(self) -> None:
         """Measure no more."""
-        self._stop.set()
+        self._ended.set()
 
     def percentile_ms(self, q: float) -> float | None:
         """Of all waits so far; None before the first."""
@@ -38,18 +38,18 @@ class FreshnessProbe(threading.Thread):
     def run(self) -> None:
         connection = http.client.HTTPConnection(self._host, self._port, timeout=10)
         last = None
-        while not self._stop.wait(_BETWEEN_ASKS_S):
+        while not self._ended.wait(_BETWEEN_ASKS_S):
             sent = self._replay.latest
             if sent is None or sent is last:
                 continue
             last = sent
             try:
-                while not self._stop.is_set() and self._events_of(connection, sent.user_id) < sent.nth:
-                    self._stop.wait(_BETWEEN_ASKS_S)
+                while not self._ended.is_set() and self._events_of(connection, sent.user_id) < sent.nth:
+                    self._ended.wait(_BETWEEN_ASKS_S)
             except (OSError, http.client.HTTPException):
                 connection.close()  # the service is not there (yet): whoever supervises it says so
                 continue
-            if not self._stop.is_set():
+            if not self._ended.is_set():
                 self.waits_s.append(time.monotonic() - sent.at_s)
 
     @staticmethod

@@ -28,7 +28,7 @@ class Replay(threading.Thread):
         """rate: events per second, 0 for as fast as it goes."""
         super().__init__(name="replay", daemon=True)
         self._kafka, self._ratings, self._rate = kafka, ratings, rate
-        self._stop = threading.Event()
+        self._ended = threading.Event()
         self.sent = 0
         self.latest: Sent | None = None
         self.error: Exception | None = None
@@ -44,7 +44,7 @@ class Replay(threading.Thread):
 
     def stop(self) -> None:
         """Send no more."""
-        self._stop.set()
+        self._ended.set()
 
     def run(self) -> None:
         try:
@@ -61,9 +61,9 @@ class Replay(threading.Thread):
         started = time.monotonic()
         for user, item, rating, time_ms in rows:
             while self._rate and self.sent >= (time.monotonic() - started) * self._rate:
-                if self._stop.wait(_TICK_S):
+                if self._ended.wait(_TICK_S):
                     return
-            if self._stop.is_set():
+            if self._ended.is_set():
                 return
             at_s = time.monotonic()
             producer.send(Event(user, item, label=int(rating >= POSITIVE), timestamp=time_ms))
