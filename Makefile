@@ -6,7 +6,8 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
 
-.PHONY: demo test check lock install clean
+# python -m infra.docker.lock keeps the images' locks in step with requirements.lock
+.PHONY: demo test check bench-freshness lock install clean
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "towline needs Python 3.11, 3.12 or 3.13; install one, or name it: make PYTHON=/path/to/python3.12" >&2; exit 1; }
@@ -33,6 +34,10 @@ check: $(STAMP)
 lock:
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --all-extras --group dev --group build \
 		pyproject.toml -o requirements.lock
+	$(BIN)/python -m infra.docker.lock
+
+bench-freshness: $(STAMP)
+	@$(BIN)/python -m benchmarks.freshness
 
 clean:
 	rm -rf $(VENV) .towline
