@@ -115,8 +115,8 @@ class GroupMember:
     ) -> dict[int, tuple[Sequence[Record], int]]:
         """(records, position behind them) of exactly these partitions, waiting up to `timeout_s` for the first.
 
-        The position may advance without records: transaction markers, aborted records. Raises NotOwned, PositionGone.
-        After any error the client's positions are to be set anew: it may have handed out records that went down with it.
+        The position may advance without records: markers and aborted ones. Raises NotOwned, PositionGone.
+        After any error the positions are to be set anew: the client may have handed out records that were lost with it.
         """
         wanted = {self._tp(n) for n in numbers}
         try:

@@ -266,7 +266,9 @@ class KafkaSource:
             return
         finally:
             self._checked_s = time.monotonic()
-        self._silent_checks = 0
+        if self._silent_checks:  # the broker was away: the consumer gets its time to come back
+            self._silent_checks = 0
+            self._progress_s = dict.fromkeys(self._owned, self._checked_s)
         identity = member.topic_id()
         if any(partition.topic_id != identity for partition in self._owned.values()):
             raise self._lose(f"topic {self._kafka.topic} was made anew, with id {identity}")

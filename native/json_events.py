@@ -48,11 +48,11 @@ _TRUE, _FALS, _NULL = _word(b"true"), _word(b"fals"), _word(b"null")
 _USER, _ITEM, _LABELED, _WEIGHTED, _TIMED, _OTHER = 1, 2, 4, 8, 16, 32
 _POW10 = np.array([10.0**k for k in range(16)])
 _MAX_DIGITS = 15  # below 2^53, so mantissa / 10^k is correctly rounded (Clinger 1990, the fast path)
-_NEVER = np.int64(-(1 << 63))
+_NEVER: Any = np.int64(-(1 << 63))
 
 
 @njit(cache=True)
-def _space(p: int, end: int) -> int:
+def _space(p: int, end: int) -> Any:
     while p < end:
         c = read8(p)
         if c != 32 and c != 9 and c != 13:  # noqa: PLR1714 - numba compiles `in` to a loop
@@ -62,13 +62,13 @@ def _space(p: int, end: int) -> int:
 
 
 @njit(cache=True)
-def _between(p: int, low: int, high: int) -> bool:
+def _between(p: int, low: int, high: int) -> Any:
     c = np.int64(read8(p))
     return low <= c <= high
 
 
 @njit(cache=True)
-def _utf8(p: int, end: int) -> int:
+def _utf8(p: int, end: int) -> Any:
     """Bytes of the well-formed sequence at p (RFC 3629: no overlong forms, no surrogates), or 0."""
     c = np.int64(read8(p))
     if 0xC2 <= c <= 0xDF:
@@ -86,7 +86,7 @@ def _utf8(p: int, end: int) -> int:
 
 
 @njit(cache=True)
-def _string(p: int, end: int) -> int:
+def _string(p: int, end: int) -> Any:
     """Address of the quote that closes the string begun before p, or 0 if unsure (escape, control, bad UTF-8)."""
     while p < end:
         word = read64(p)
@@ -99,7 +99,7 @@ def _string(p: int, end: int) -> int:
         p += trailing_zeros(hits) >> 3  # borrows make false hits only above the lowest true one
         if p >= end:
             return 0
-        c = np.int64(read8(p))
+        c: Any = np.int64(read8(p))
         if c == 34:
             return p
         if c < 0x80:
@@ -112,16 +112,16 @@ def _string(p: int, end: int) -> int:
 
 
 @njit(cache=True)
-def _digits(p: int, end: int) -> int:
+def _digits(p: int, end: int) -> Any:
     while p < end and np.int64(read8(p)) - 48 >= 0 and np.int64(read8(p)) - 48 <= 9:
         p += 1
     return p
 
 
 @njit(cache=True)
-def _integer(p: int, q: int) -> int:
+def _integer(p: int, q: int) -> Any:
     """Value of the digits in [p, q); at most 18 of them."""
-    value = np.int64(0)
+    value: Any = np.int64(0)
     while p < q:
         value = value * 10 + (np.int64(read8(p)) - 48)
         p += 1
@@ -129,7 +129,7 @@ def _integer(p: int, q: int) -> int:
 
 
 @njit(cache=True)
-def _number(p: int, end: int) -> tuple[int, float]:
+def _number(p: int, end: int) -> Any:
     """(address behind the plain decimal number at p, its value), or (0, 0) if unsure."""
     q = _digits(p, end)
     whole = q - p
@@ -147,7 +147,7 @@ def _number(p: int, end: int) -> tuple[int, float]:
 
 
 @njit(cache=True)
-def _literal(p: int, end: int) -> tuple[int, int]:
+def _literal(p: int, end: int) -> Any:
     """(address behind, 1 true, 0 false, 2 null), or (0, 0)."""
     if p + 4 <= end:
         word = read32(p)
@@ -161,14 +161,14 @@ def _literal(p: int, end: int) -> tuple[int, int]:
 
 
 @njit(cache=True)
-def _two(p: int) -> int:
+def _two(p: int) -> Any:
     """Value of two digits, or -1."""
     a, b = np.int64(read8(p)) - 48, np.int64(read8(p + 1)) - 48
     return a * 10 + b if 0 <= a <= 9 and 0 <= b <= 9 else -1
 
 
 @njit(cache=True)
-def _days(year: int, month: int, day: int) -> int:
+def _days(year: int, month: int, day: int) -> Any:
     """Days since 1970-01-01 in the proleptic Gregorian calendar, year > 0 (H. Hinnant, days_from_civil)."""
     y = year - 1 if month <= 2 else year
     era = y // 400
@@ -178,7 +178,7 @@ def _days(year: int, month: int, day: int) -> int:
 
 
 @njit(cache=True)
-def _iso8601(p: int, q: int) -> int:
+def _iso8601(p: int, q: int) -> Any:
     """Milliseconds of `YYYY-MM-DDTHH:MM:SS[.f{1,9}]Z` in [p, q); -1 if unsure."""
     size = q - p
     if size < 20 or size > 30 or read8(q - 1) != 90 or read8(p + 4) != 45 or read8(p + 7) != 45:
@@ -198,7 +198,7 @@ def _iso8601(p: int, q: int) -> int:
         last = 30
     if year == 0 or day > last or hour > 23 or minute > 59 or second > 59:
         return -1
-    millis = 0
+    millis: Any = 0
     if size > 20:
         if size == 21 or read8(p + 19) != 46 or _digits(p + 20, q) != q - 1:
             return -1
@@ -208,10 +208,11 @@ def _iso8601(p: int, q: int) -> int:
 
 
 @njit(cache=True)
-def _event(p: int, end: int) -> tuple[int, int, int, int, int, int, float, float, int]:
+def _event(p: int, end: int) -> Any:
     """The event in the line at p.
 
-    Returns (address behind the object or 0, fields seen, user at, size, item at, size, label, weight, time). Ids and numbers are not yet held against the door's limits.
+    Returns (address behind the object or 0, fields seen, user at, size, item at, size, label, weight, time). Ids and
+    numbers are not yet held against the door's limits.
     """
     failed = (0, 0, 0, 0, 0, 0, 1.0, 1.0, _NEVER)
     seen, user_at, user_size, item_at, item_size = 0, 0, 0, 0, 0
@@ -330,10 +331,10 @@ def parse_lines(
     weight: F32,
     time_ms: I64,
 ) -> int:
-    """Read every line of the records data[starts[r]:stops[r]]; returns how many lines there are.
+    """Read every line of the records data[starts[r]:stops[r]]; returns the number of lines.
 
-    data (bytes,) u8 with PADDING bytes behind the last stop; starts, stops, produced_ms, latest_ms (r,) i64. The rest is
-    output: record_lines (r,) lines of each record; then per line, with room for as many as there are newlines plus
+    data (bytes,) u8 with PADDING bytes behind the last stop; starts, stops, produced_ms, latest_ms (r,) i64. The rest
+    is output: record_lines (r,) lines of each record; then per line, with room for as many as there are newlines plus
     records, lines = (start, stop, record, number in the record, status, had unknown fields), user and item = (start,
     size, key, check bits). A newline at the end of a record opens no line. A line that isn't USABLE leaves its other
     outputs untouched.

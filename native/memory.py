@@ -7,10 +7,9 @@ short id. The caller keeps the array alive and answers for the bounds.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic
 
@@ -18,10 +17,10 @@ if sys.byteorder != "little":
     raise ImportError("native.memory loads little-endian words; this machine is big-endian")
 
 
-def _load(bits: int) -> Callable[[int], Any]:
+def _load(bits: int) -> Any:
     """An intrinsic (address) -> uint64: `bits` little-endian bits from that address on, in one machine load."""
 
-    def build(_typing: Any, address: Any) -> Any:
+    def build(_typing: Any, _address: Any) -> Any:
         def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
             word = ir.IntType(bits)
             value = builder.load(builder.inttoptr(args[0], word.as_pointer()), align=1)
@@ -29,14 +28,13 @@ def _load(bits: int) -> Callable[[int], Any]:
 
         return types.uint64(types.int64), generate
 
-    return intrinsic(build)  # type: ignore[no-any-return]
+    return intrinsic(build)
 
 
 read8, read32, read64 = _load(8), _load(32), _load(64)
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def trailing_zeros(_typing: Any, word: Any) -> Any:
+def _trailing_zeros(_typing: Any, _word: Any) -> Any:
     """(uint64) -> int64: zero bits below the lowest one; 64 for 0."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
@@ -45,8 +43,7 @@ def trailing_zeros(_typing: Any, word: Any) -> Any:
     return types.int64(types.uint64), generate
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def fold_product(_typing: Any, a: Any, b: Any) -> Any:
+def _fold_product(_typing: Any, _a: Any, _b: Any) -> Any:
     """(uint64, uint64) -> uint64: low word XOR high word of the 128-bit product."""
 
     def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
@@ -56,3 +53,7 @@ def fold_product(_typing: Any, a: Any, b: Any) -> Any:
         return builder.xor(builder.trunc(product, ir.IntType(64)), high)
 
     return types.uint64(types.uint64, types.uint64), generate
+
+
+trailing_zeros: Any = intrinsic(_trailing_zeros)
+fold_product: Any = intrinsic(_fold_product)

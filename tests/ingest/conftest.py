@@ -19,8 +19,13 @@ from ingest.settings import KafkaSettings
 BROKER_START_S = 30
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """kafka-python leaves the sockets of failed connections to the garbage collector, which runs when it likes."""
+    config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
+
+
 def start_broker(folder: Path, port: int | None = None) -> tuple[str, Callable[[], None]]:
-    """A broker with its data under `folder`: (bootstrap servers, a function that kills it). The only place that knows how.
+    """A broker with its data under `folder`: (bootstrap servers, a function that ends it). This alone knows how.
 
     With `TOWLINE_TEST_BOOTSTRAP` set, the broker found there, which is left alone.
     """
@@ -41,7 +46,7 @@ def start_broker(folder: Path, port: int | None = None) -> tuple[str, Callable[[
         time.sleep(0.02)
 
     def stop() -> None:
-        process.send_signal(signal.SIGKILL)
+        process.send_signal(signal.SIGTERM)  # killed outright, this broker loses acknowledged records
         process.wait(10)
 
     return f"127.0.0.1:{port}", stop
