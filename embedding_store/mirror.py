@@ -50,13 +50,14 @@ class ItemMirror:
         self._towers = Towers((), ())
         self._cursors: dict[str, Cursor | None] = dict.fromkeys(self._tables)
         self._dim, self._output_dim = model.dim, model.output_dim
+        self._raw_are_outputs = not model.dense_layers
         self._clear()
 
     def _clear(self) -> None:
         self._index = KeyIndex()
         n = self._index.capacity
         self._vectors = np.zeros((n, self._dim), np.float32)
-        self._outputs = self._vectors if self._dim == self._output_dim else np.zeros((n, self._output_dim), np.float32)
+        self._outputs = self._vectors if self._raw_are_outputs else np.zeros((n, self._output_dim), np.float32)
         self._log_popularity = np.full(n, -np.inf)  # float64: A/half-life grows without bound
         self._bias = np.full(n, -np.inf, np.float32)  # the same, below the largest: float32 keeps its digits there
         self._offset = -np.inf
@@ -91,7 +92,7 @@ class ItemMirror:
 
     def _refresh_towers(self) -> None:
         changes = self._store.changes("dense", self._cursors["dense"])
-        if self._cursors["dense"] is not None and not len(changes.keys):
+        if self._cursors["dense"] is not None and not changes.rescan and not len(changes.keys):
             return
         towers = self._parameters.to_towers(self._parameters.read(self._store))
         with self.lock:  # both towers switch together, and every item with them
@@ -107,13 +108,15 @@ class ItemMirror:
         self._log_popularity[freed] = -np.inf
         self._bias[freed] = -np.inf
         self._named[freed] = False
+        for slot in freed.tolist():
+            self._ids[slot] = b""
         if not len(changes.keys):
             return
         slots = self._index.add(changes.keys)
         self._grow()
         rows = changes.rows
         self._vectors[slots] = rows.vectors
-        if self._outputs is not self._vectors:
+        if not self._raw_are_outputs:
             self._outputs[slots] = forward(self._towers.item, rows.vectors)
         for name, column in self._columns.items():
             column[slots] = getattr(rows, name)
@@ -128,7 +131,7 @@ class ItemMirror:
         if top > self._offset:
             self._offset = top
             self._bias[:] = self._log_popularity - self._offset
-        else:
+        elif self._offset > -np.inf:
             self._bias[slots] = log_p - self._offset
 
     def _take_ids(self, slots: I64, rows: Rows) -> None:
@@ -141,9 +144,8 @@ class ItemMirror:
         n = self._index.capacity
         if n == len(self._vectors):
             return
-        shared = self._outputs is self._vectors
         self._vectors = _grown(self._vectors, n, 0.0)
-        self._outputs = self._vectors if shared else _grown(self._outputs, n, 0.0)
+        self._outputs = self._vectors if self._raw_are_outputs else _grown(self._outputs, n, 0.0)
         self._log_popularity = _grown(self._log_popularity, n, -np.inf)
         self._bias = _grown(self._bias, n, -np.inf)
         self._columns = {name: _grown(column, n, 0) for name, column in self._columns.items()}

@@ -12,8 +12,9 @@ class ModelSettings(BaseModel):
     """`[model]` of towline.toml: a two-tower model over tables `item`, `history` and, on demand, `user` and `dense`.
 
     User: recency-weighted mean of the vectors of the last `history_length` items (weight recency^k, k = 0 the newest),
-    plus the user's own id vector if `user_id_vector`. Item: its row of the item table. Score: dot product + popularity_weight · log
-    share of decayed popularity. With `dense_layers` both sides pass through a ReLU network of those widths first.
+    plus the user's own id vector if `user_id_vector`. Item: its row of the item table. Score: dot product +
+    popularity_weight · log share of decayed popularity. With `dense_layers` both sides pass through a ReLU network of
+    those widths first.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -78,9 +78,9 @@ class Ranker:
             scores = self._scores(vector, exclude)
             if only is not None:
                 chosen = self._mirror.slots(only)
-                mask = np.full(len(scores), -np.inf, np.float32)
-                mask[chosen[chosen >= 0]] = 0.0
-                scores += mask
+                out = np.ones(len(scores), bool)
+                out[chosen[chosen >= 0]] = False
+                scores[out] = -np.inf
             slots, best = np.empty(k, np.int64), np.empty(k, np.float32)
             n = top_k(scores, slots, best)
             keys, ids, clock, updated_ms = self._mirror.describe(slots[:n])

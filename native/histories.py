@@ -71,7 +71,8 @@ def newest_known(
 ) -> None:
     """The newest known items of each event, newest first: merges the ends of the two lists.
 
-    Fills items (n, length) u64 and lengths (n,) with how many each row has.
+    An entry in both lists counts once: where a history shard is ahead, what is replayed is stored already. Fills items
+    (n, length) u64 and lengths (n,) with how many each row has.
     """
     for i in range(len(user)):
         u = user[i]
@@ -83,6 +84,9 @@ def newest_known(
             if s > s0 and f > f0:
                 e = fresh[f - 1]
                 take_stored = not _before(stored[s - 1], e.time_ms, e.partition, e.place)
+                e = stored[s - 1]
+                if take_stored and not _before(fresh[f - 1], e.time_ms, e.partition, e.place):
+                    f -= 1
             if take_stored:
                 s -= 1
                 items[i, k] = stored[s].item

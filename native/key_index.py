@@ -137,8 +137,8 @@ class KeyIndex:
         return slots
 
     def discard(self, keys: U64) -> I64:
-        """Slots freed by removing `keys`; absent keys are ignored."""
-        slots = self.find(keys)
+        """Slots freed by removing `keys`; absent keys and repeats are ignored."""
+        slots = np.unique(self.find(keys))
         slots = slots[slots >= 0]
         remove(self._places, self._keys, keys)
         self._dead += len(slots)

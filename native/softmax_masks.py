@@ -16,8 +16,8 @@ def own_columns(group: int, target: I64, is_column: Bool, seen_offsets: I64, see
 
     Rows and columns are the same n examples in groups of `group` (n a multiple of it). Out stay: padding (is_column
     False), repeats of the row's target, and items its user has: seen[seen_offsets[i]:seen_offsets[i + 1]]. The row's
-    own column stays in. target (n,) i64 and seen hold item numbers below len(stamps), negative ones are ignored; stamps
-    is scratch, filled with -1.
+    own column stays in. target (n,) i64 holds item numbers below len(stamps), seen likewise, its negative ones are
+    ignored; stamps is scratch, filled with -1.
     """
     n = len(target)
     for i in range(n):

@@ -40,6 +40,7 @@ class Examples:
     target: I64  # (n,) number of the example's item
     recent: I64  # (n, history_length) numbers of the history's items, newest first, -1 for none
     is_row: Bool  # (n,) positives with something to predict from
+    is_column: Bool  # (n,) all but replays of a forgotten user or item: nothing of theirs may be learned again
     weight: F32  # (n,)
     seen_offsets: I64  # (n + 1,)
     seen: I64  # numbers of items that each example's user has; -1 for items that don't occur here
@@ -94,9 +95,12 @@ class ExampleReader:
         # A history may name an item that was evicted or forgotten; one whose first events are in our hands is not
         # missing.
         alive = items.found.copy()
-        alive[item_numbers[: len(targets)]] = True
+        alive[item_numbers[: len(events)]] = True
         if len(pending):
             alive |= np.isin(item_keys, pending["item"])
+        known_users = histories.found | (np.diff(fresh[0]) > 0)
+        is_column = np.ones(len(targets), bool)
+        is_column[len(events) :] = alive[item_numbers[len(events) : len(targets)]] & known_users[numbers[len(events) :]]
         recent = np.full(joined_recent.shape, -1, np.int64)
         history_numbers = item_numbers[len(targets) :]
         recent[present] = np.where(alive[history_numbers], history_numbers, -1)
@@ -104,7 +108,7 @@ class ExampleReader:
         seen_keys = np.concatenate([past.seen, replayed_past.seen])
         index = KeyIndex(max(16, len(item_keys)))
         index.add(item_keys)
-        is_row = np.concatenate([is_positive, np.ones(len(replayed.item), bool)])
+        is_row = np.concatenate([is_positive, is_column[len(events) :]])
         own = self._store.lookup("user", users) if self._model.user_id_vector else None
         if own is None:
             is_row &= (recent >= 0).any(axis=1)
@@ -115,6 +119,7 @@ class ExampleReader:
             target=item_numbers[: len(targets)],
             recent=recent,
             is_row=is_row,
+            is_column=is_column,
             weight=np.concatenate([events.weight, np.ones(len(replayed.item), np.float32)]),
             seen_offsets=np.concatenate([past.seen_offsets, past.seen_offsets[-1] + replayed_past.seen_offsets[1:]]),
             seen=index.find(seen_keys),

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from embedding_store.contract import F32, I64, U64, Bool, Rows
 from embedding_store.model import ModelSettings
+from embedding_store.validation import MAX_GRADIENT
 from native.pooling import add_rows, pool_gradients, pool_histories
 from native.softmax_masks import own_columns
 from trainer.dense import DenseWorker
@@ -22,6 +23,9 @@ from trainer.examples import Examples
 
 _NEVER = np.float32(-1e30)
 """Logit of a column left out: finite, so that its gradient is an exact zero and not NaN."""
+
+_LARGEST = MAX_GRADIENT / 1024
+"""Largest gradient of a step: the sum of as many steps as a flush may hold is still one that the store takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class Step:
     user_gradients: F32
     loss: float
     rows: int
-    finite: bool
+    finite: bool  # and no larger than the store takes
 
 
 class Learner:
@@ -43,6 +47,9 @@ class Learner:
     def __init__(self, model: ModelSettings, group: int, dense: DenseWorker, rng: np.random.Generator) -> None:
         self._model, self._group, self._dense, self._rng = model, group, dense, rng
         self._step = _compile_step(model, group, dense)
+        rows, ones = np.zeros((group, model.dim), np.float32), np.zeros(group, np.float32)
+        # traced here and not at the first event, which would wait a second for it
+        self._step(rows, rows, ones, np.zeros((group, group), bool), ones)
 
     def learn(self, examples: Examples, clock: int) -> Step:
         """Gradients of one pass over the examples; dense parameters move locally. clock: events before these."""
@@ -70,7 +77,8 @@ class Learner:
         user_gradients = np.zeros((len(examples.user_keys), self._model.dim), np.float32)
         if examples.users is not None:
             add_rows(pooled_gradients[live], examples.user[rows], user_gradients)
-        finite = bool(np.isfinite(item_gradients).all() and np.isfinite(dense_gradients).all() and np.isfinite(loss))
+        gradients = (item_gradients, user_gradients, dense_gradients, loss)
+        finite = all(bool((np.abs(g) <= _LARGEST).all()) for g in gradients)  # NaN compares as False
         if finite:
             self._dense.step(dense_gradients, int(is_row.sum()))
         return Step(
@@ -97,7 +105,7 @@ class Learner:
         seen = examples.seen[np.arange(offsets[-1]) + shift]
         mask = np.empty((len(order), self._group), bool)
         stamps = np.full(len(examples.item_keys), -1, np.int64)
-        own_columns(self._group, examples.target[order], live, offsets, seen, mask, stamps)
+        own_columns(self._group, examples.target[order], live & examples.is_column[order], offsets, seen, mask, stamps)
         return mask
 
 

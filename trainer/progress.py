@@ -116,9 +116,9 @@ class Progress:
         return False
 
     def _pause(self) -> None:
-        """While a gap is replayed nothing else is read.
+        """While the gap of a source is replayed nothing else is read, not even another gap.
 
-        A range beyond it would be a conflict where a shard is behind.
+        A call that is a repeat for one of its sources and news for another would be a conflict.
         """
-        behind = frozenset(p for p, b in self._barriers.items() if b)
-        self._stream.pause(frozenset(self._barriers) - behind if behind else frozenset())
+        behind = [p for p, b in self._barriers.items() if b]
+        self._stream.pause(frozenset(self._barriers) - {behind[0]} if behind else frozenset())

@@ -49,9 +49,7 @@ class Worker:
         self._store, self._stream, self._settings, self._metrics = store, stream, settings, metrics
         rng = np.random.default_rng(settings.seed)
         self._tables = tuple(model.tables())
-        for spec in model.tables().values():
-            store.create(spec)
-        store.publish_model(model.document())
+        self._model, self._published = model, False
         self._dense = DenseWorker(store, model, settings.dense_learning_rate)
         replay = ReplayBuffer(settings.replay_capacity, model.history_length, rng)
         self._reader = ExampleReader(store, model, replay, settings.replay)
@@ -69,25 +67,49 @@ class Worker:
         """Learn until told to stop; what is pending then is applied first. Store and broker may come and go."""
         backoff = Backoff()
         ready = False
+        in_a_row = 0  # of starts over without a step between them
         while not stopping():
             try:
                 if not ready:
                     ready = self._start_over()
                 self._once()
                 backoff.reset()
+                in_a_row = 0
             except (Moved, AssignmentLost, SeekConflict, GenerationError) as moved:
                 log.info("starting over from the store's offsets: %s", moved)
                 self._metrics.restarts.inc()
                 ready = False
+                in_a_row += 1
+                if in_a_row > 1:
+                    backoff.wait(stopping)
             except (StoreUnavailable, StreamUnavailable) as away:
                 log.warning("%s; trying again in %.1f s", away, backoff.next_s)
                 ready = False
                 backoff.wait(stopping)
-        if ready and self._pending.batches:
-            self._flush(everything=True)
+        if ready:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Apply what is left. If that fails it is learned again: by the next owner, from the store's offsets."""
+        try:
+            if self._pending.batches:
+                self._flush(everything=True)
+            elif self._dense_batches:
+                self._flush_dense(time.time_ns() // 1_000_000)
+        except (Moved, AssignmentLost, GenerationError, StoreUnavailable, StreamUnavailable) as fault:
+            log.warning("what was pending is left to the next owner of the partitions: %s", fault)
+
+    def _declare(self) -> None:
+        """Tables and model are in the store, also after it was emptied. The newest process decides on the model."""
+        for spec in self._model.tables().values():
+            self._store.create(spec)
+        if not self._published or self._store.published_model() is None:
+            self._store.publish_model(self._model.document())
+            self._published = True
 
     def _start_over(self) -> bool:
         """Drop all local state since the last applied range and continue from what the store holds."""
+        self._declare()
         self._pending.clear()
         self._dense_events = self._dense_batches = 0
         self._dense_times = (0, 0)
@@ -148,7 +170,6 @@ class Worker:
             self._dense_times = max(self._dense_times, (pending.event_time_ms, pending.produced_ms))
             if everything or self._dense_batches >= self._settings.dense_sync_every:
                 self._flush_dense(now_ms)
-        self._clock += pending.events
         if "dense" not in self._tables or everything:
             self._progress.passed(stops)
         pending.clear()
@@ -191,6 +212,8 @@ class Worker:
             self._metrics.applies.labels(table, reply.outcome).inc()
             if reply.outcome == "conflict":
                 raise Moved(f"table '{table}' shard {shard} stands at {dict(reply.offsets)}, not at {flush.ranges}")
+        if table == "item":
+            self._clock = min(reply.clock for reply in replies)  # what other workers applied counts too
         self._progress.applied(table, stops)
 
     def _check(self) -> None:

@@ -1,0 +1,124 @@
+"""Scores, the best k and ranks, against sorting in NumPy."""
+
+import numpy as np
+import pytest
+
+from native.scan import rank_of, ranks_of, score_items, top_k
+
+
+def best_of(scores, k):
+    slots, best = np.full(k, -7, np.int64), np.full(k, np.nan, np.float32)
+    n = top_k(scores, slots, best)
+    assert (best[:n] == scores[slots[:n]]).all()
+    return slots[:n].tolist()
+
+
+def sorted_best(scores, k):
+    finite = np.flatnonzero(np.isfinite(scores))
+    return finite[np.lexsort((finite, -scores[finite]))][:k].tolist()
+
+
+def slow_rank(scores, target):
+    if not np.isfinite(scores[target]):
+        return np.inf
+    finite = scores[np.isfinite(scores)]
+    return 1 + (finite > scores[target]).sum() + ((finite == scores[target]).sum() - 1) / 2
+
+
+def scores_of(rng, n, kind):
+    scores = rng.normal(size=n).astype(np.float32)
+    if kind == "ties":
+        scores = rng.integers(0, 4, n).astype(np.float32)
+    if kind == "holes" and n:
+        bad = np.array([np.nan, np.inf, -np.inf], np.float32)
+        scores[rng.integers(0, n, n // 2)] = rng.choice(bad, n // 2)
+    if kind == "rising":
+        scores.sort()
+    scores.flags.writeable = False
+    return scores
+
+
+@pytest.mark.parametrize("kind", ["random", "ties", "holes", "rising"])
+@pytest.mark.parametrize("n", [0, 1, 2, 50, 501])
+@pytest.mark.parametrize("k", [0, 1, 3, 10, 1000])
+def test_top_k_is_the_head_of_the_sort(kind, n, k):
+    scores = scores_of(np.random.default_rng(n + k), n, kind)
+    assert best_of(scores, k) == sorted_best(scores, k)
+
+
+def test_nothing_that_is_not_finite_is_ever_best():
+    scores = np.array([np.nan, np.inf, -np.inf, np.nan], np.float32)
+    assert best_of(scores, 4) == []
+    assert best_of(np.append(scores, np.float32(-5)), 2) == [4]
+
+
+@pytest.mark.parametrize("kind", ["random", "ties", "holes"])
+def test_ranks_count_the_better_and_half_of_the_ties(kind):
+    scores = scores_of(np.random.default_rng(5), 60, kind)
+    assert [rank_of(scores, i) for i in range(60)] == [slow_rank(scores, i) for i in range(60)]
+
+
+def test_a_rank_among_ties_is_in_their_middle():
+    scores = np.array([1, 1, 1, 2, np.nan, np.inf], np.float32)
+    assert [rank_of(scores, i) for i in range(6)] == [3.0, 3.0, 3.0, 1.0, np.inf, np.inf]
+
+
+@pytest.mark.parametrize(("n", "dim"), [(0, 3), (1, 1), (40, 5), (7, 129)])
+def test_scores_are_dot_products_plus_bias(n, dim):
+    rng = np.random.default_rng(dim)
+    vectors, user = rng.normal(size=(n, dim)).astype(np.float32), rng.normal(size=dim).astype(np.float32)
+    bias = rng.normal(size=n).astype(np.float32)
+    if n > 3:
+        bias[1], bias[2], vectors[3, 0] = -np.inf, np.nan, np.nan
+    for array in (vectors, user, bias):
+        array.flags.writeable = False
+    out = np.empty(n, np.float32)
+    score_items(vectors, bias, user, out)
+    with np.errstate(invalid="ignore"):
+        want = vectors.astype(np.float64) @ user + bias
+    np.testing.assert_allclose(out, want, rtol=1e-4, atol=1e-5)
+    if n > 3:
+        assert best_of(out, n) == [i for i in sorted_best(out, n) if i not in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_many_ranks_at_once(seed):
+    rng = np.random.default_rng(seed)
+    n, m, dim = 30, 25, 3
+    vectors, bias = rng.integers(-2, 3, (n, dim)).astype(np.float32), rng.integers(-3, 1, n).astype(np.float32)
+    bias[:3] = -np.inf
+    popularity, users = 2 * bias, rng.integers(-2, 3, (m, dim)).astype(np.float32)
+    users[0, 0] = np.nan
+    warm = rng.random(m) < 0.7
+    counts = rng.integers(0, 12, m)
+    counts[3] = 0
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    seen, target = rng.integers(-1, n, offsets[-1]), rng.integers(-1, n, m)
+    for array in (vectors, bias, popularity, users, warm, offsets, seen, target):
+        array.flags.writeable = False
+    ranks, popular = np.empty(m), np.empty(m)
+    ranks_of(vectors, bias, popularity, users, warm, offsets, seen, target, ranks, popular)
+    for i in range(m):
+        own = seen[offsets[i] : offsets[i + 1]]
+        own = own[own >= 0]
+        by_model, by_popularity = vectors @ users[i] + bias, popularity.copy()
+        by_model[own] = by_popularity[own] = -np.inf
+        if target[i] < 0:
+            want = (np.inf, np.inf)
+        elif target[i] in own:
+            want = (np.nan, np.nan)
+        else:
+            popular_rank = slow_rank(by_popularity, target[i])
+            want = (slow_rank(by_model, target[i]) if warm[i] else popular_rank, popular_rank)
+        np.testing.assert_equal((ranks[i], popular[i]), want)
+
+
+def test_no_tests_and_no_items():
+    none = np.zeros(0)
+    vectors, bias, zero = np.zeros((0, 2), np.float32), np.zeros(0, np.float32), np.zeros(1, np.int64)
+    no_one, index = np.zeros((0, 2), np.float32), np.zeros(0, np.int64)
+    ranks_of(vectors, bias, bias, no_one, np.zeros(0, np.bool_), zero, index, index, none, none.copy())
+    one = np.empty(1)
+    unknown = (np.ones((1, 2), np.float32), np.ones(1, np.bool_), np.zeros(2, np.int64), index, np.array([-1]))
+    ranks_of(vectors, bias, bias, *unknown, one, one.copy())
+    assert np.isinf(one[0])

@@ -1,0 +1,25 @@
+"""Masks against the sentence that defines them."""
+
+import numpy as np
+import pytest
+
+from native.softmax_masks import own_columns
+
+
+@pytest.mark.parametrize(("n", "group", "items"), [(0, 4, 3), (4, 4, 2), (24, 8, 9), (30, 5, 200), (6, 1, 3)])
+def test_rows_leave_out_padding_repeats_and_what_their_user_has(n, group, items):
+    rng = np.random.default_rng(n)
+    target, is_column = rng.integers(0, items, n), rng.random(n) < 0.8
+    offsets = np.concatenate([[0], np.cumsum(rng.integers(0, 6, n))]).astype(np.int64)
+    seen = rng.integers(-1, items, offsets[-1])
+    out, stamps = np.empty((n, group), bool), np.full(items, -1, np.int64)
+    for array in (target, is_column, offsets, seen):
+        array.flags.writeable = False
+    own_columns(group, target, is_column, offsets, seen, out, stamps)
+    for i in range(n):
+        start = i // group * group
+        own = set(seen[offsets[i] : offsets[i + 1]].tolist())
+        for j in range(group):
+            column = start + j
+            apart = target[column] != target[i] and int(target[column]) not in own
+            assert out[i, j] == (is_column[column] and (column == i or apart))
