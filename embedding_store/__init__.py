@@ -1,1 +1,1 @@
-"""The parameter server: table specs, the `EmbeddingStore` contract, its backends, and the model that trainer and serving share."""
+"""The parameter server: table specs, the `EmbeddingStore` contract and its backends; and the model two rooms share."""

@@ -127,7 +127,7 @@ def _load(path: Path | None) -> TowlineConfig:
 
 def _run_room(room: str, path: Path | None) -> None:
     # Servers that the configuration leaves out are those of the local stack, if it is up.
-    config = LocalStack(_load(path)).connected()
+    config = LocalStack(_load(path)).connected(broker_needed=room == "trainer")
     _module(f"{room}.main", room).run(config)
 
 

@@ -66,7 +66,8 @@ def _private(config: TowlineConfig, folder: Path) -> TowlineConfig:
     trainer = config.trainer.model_copy(
         update={"evaluate_share": 1.0, "evaluate_k": 10, "metrics_port": config.trainer.metrics_port or ephemeral()}
     )
-    return config.model_copy(update={"local": local, "trainer": trainer})
+    serving = config.serving.model_copy(update={"drain_s": 0.0})  # there is no balancer to tell
+    return config.model_copy(update={"local": local, "trainer": trainer, "serving": serving})
 
 
 def _watch(
@@ -99,6 +100,7 @@ def _watch(
                         f"nothing was learned for {_STALLED_AFTER_S:.0f} s at event {standing.applied}; "
                         "see the trainer's log"
                     )
+        console.print()
         if once and not stopped.is_set():
             print(json.dumps(_summary(observer.look(), observer, endpoints)))
     finally:

@@ -95,11 +95,13 @@ class LocalStack:
                 self._file.remove(entry)
         return stopped
 
-    def endpoints(self) -> Endpoints:
+    def endpoints(self, *, broker_needed: bool = True) -> Endpoints:
         """Where the servers are now. Raises NotRunning where neither the configuration nor the stack has one."""
         state = self._file.read()
         store = None if self._store_is_configured else self._alive(state, "store", "[redis] url")
-        broker = None if self._broker_is_configured else self._alive(state, "broker", "[kafka] bootstrap_servers")
+        broker = None
+        if broker_needed and not self._broker_is_configured:
+            broker = self._alive(state, "broker", "[kafka] bootstrap_servers")
         return Endpoints(
             bootstrap_servers=broker.address if broker else self._config.kafka.bootstrap_servers,
             redis_url=store.address if store else self._config.redis.url,
@@ -108,9 +110,12 @@ class LocalStack:
             broker_note=broker.note if broker else "",
         )
 
-    def connected(self) -> TowlineConfig:
-        """The configuration with the running servers filled in where it named none. Raises NotRunning."""
-        found = self.endpoints()
+    def connected(self, *, broker_needed: bool = True) -> TowlineConfig:
+        """The configuration with the running servers filled in where it named none. Raises NotRunning.
+
+        Serving lives without a broker: `broker_needed` False leaves it as it is.
+        """
+        found = self.endpoints(broker_needed=broker_needed)
         kafka = self._config.kafka.model_copy(update={"bootstrap_servers": found.bootstrap_servers})
         redis = self._config.redis.model_copy(update={"url": found.redis_url})
         return self._config.model_copy(update={"kafka": kafka, "redis": redis})

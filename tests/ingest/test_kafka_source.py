@@ -333,11 +333,11 @@ def test_a_killed_broker_is_told_and_its_return_is_enough(
             producer.send(*events(30))
         with member(one, instance="w") as source:
             (partition,) = source.assignment(WAIT_S)
-            seen = [batch for _ in range(2) if (batch := source.poll({})) is not None]
-            at = seen[-1].ranges[partition][1]
+            seen = poll_until(source, 10)
             kill()
             with pytest.raises(StreamUnavailable):
-                poll_until_raised(source)
+                poll_until_raised(source, seen)
+            at = seen[-1].ranges[partition][1]
             _, kill = broker_starter(tmp_path, port)
             with producing(one) as producer:
                 producer.send(*events(10, 30))
@@ -395,10 +395,12 @@ def test_a_position_behind_the_end_is_told(kafka: KafkaSettings) -> None:
             poll_until_raised(source)
 
 
-def poll_until_raised(source: KafkaSource) -> None:
+def poll_until_raised(source: KafkaSource, seen: list[MicroBatch] | None = None) -> None:
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
-        source.poll({})
+        batch = source.poll({})
+        if batch is not None and seen is not None:
+            seen.append(batch)
     pytest.fail("nothing was raised")
 
 
