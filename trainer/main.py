@@ -18,6 +18,7 @@ from ingest.settings import IngestSettings, KafkaSettings
 from trainer.backoff import Backoff
 from trainer.metrics import Metrics
 from trainer.settings import TrainerSettings
+from trainer.warm_up import warm_up
 from trainer.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ def run(config: Sections) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    warm_up(config.model, config.trainer, config.ingest)
     metrics = Metrics()
     if config.trainer.metrics_port:
         metrics.serve(config.trainer.metrics_host, config.trainer.metrics_port)

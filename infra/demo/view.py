@@ -15,7 +15,7 @@ from infra.local.stack import Endpoints
 def render(standing: Standing, total: int, endpoints: Endpoints, curl: str) -> RenderableType:
     """One frame."""
     grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(style="bold", no_wrap=True, min_width=9)
     grid.add_column(no_wrap=True)
     grid.add_row("sent", _bar(standing.sent, total))
     grid.add_row("learned", _bar(standing.applied, total))

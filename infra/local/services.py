@@ -36,6 +36,7 @@ class Service:
         """Starts the process in its own session."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TOWLINE_")}
         environment[HANDED] = hand_over(self._config)
+        environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow tells of every library it did not find
         command = [sys.executable, "-m", "infra", "serve" if self.kind == "serving" else self.kind]
         return process.start(self.name, command, self._log, environment)
 
