@@ -245,6 +245,22 @@ def test_paused_partitions_deliver_nothing(kafka: KafkaSettings) -> None:
         assert sorted(map(int, items(seen))) == list(range(40))
 
 
+def test_a_partition_paused_half_read_comes_back(kafka: KafkaSettings) -> None:
+    with producing(kafka) as producer:
+        producer.send(*events(400))
+    with member(kafka) as source:
+        first, second = sorted(source.assignment(WAIT_S))
+        seen = []
+        for turn in range(8):  # pause each in the middle of what the client has fetched of it
+            source.pause(frozenset({(first, second)[turn % 2]}))
+            seen += poll_until(source, 30)
+        source.pause(frozenset())
+        seen += poll_until(source, 400 - len(items(seen)))
+        check_contiguous(seen)
+        assert sorted(map(int, items(seen))) == list(range(400))
+        assert source.counters.consumers_restarted == 0
+
+
 def test_a_rebalance_is_told_to_both_and_nothing_is_skipped(kafka: KafkaSettings) -> None:
     with producing(kafka) as producer:
         producer.send(*events(200))
