@@ -17,8 +17,8 @@ from ingest.settings import IngestSettings
 class ListedSource:
     """`EventSource` over record values per partition; offset = place in the list. Delivers by count, never waits.
 
-    All of the records are there from the start: the end offset is the length. Record timestamps are `produced_ms`, or
-    the wall clock at construction.
+    A micro-batch takes as evenly from the partitions as they have records. All of the records are there from the start:
+    the end offset is the length. Record timestamps are `produced_ms`, or the wall clock at construction.
     """
 
     def __init__(
@@ -64,25 +64,20 @@ class ListedSource:
         self._paused = partitions
 
     def poll(self, stop_at: Mapping[Partition, int]) -> MicroBatch | None:
-        """The next `batch_events` records of the partitions in turn; None at the end. Raises AssignmentLost."""
+        """The next `batch_events` records, a fair share of each partition; None at the end. Raises AssignmentLost."""
         if self._lost:
             raise AssignmentLost("the assignment was taken away")
-        left = self._settings.batch_events
         ranges = {}
         number: list[int] = []
         offset: list[int] = []
         values: list[bytes] = []
-        for partition, records in self._records.items():
-            start = self._position[partition]
-            stop = min(stop_at.get(partition, len(records)), len(records), start + left)
-            if partition in self._paused or stop <= start:
-                continue
+        for partition, stop in self._shares(stop_at).items():
+            start, records = self._position[partition], self._records[partition]
             ranges[partition] = (start, stop)
             self._position[partition] = stop
             number += [partition.number] * (stop - start)
             offset += range(start, stop)
             values += records[start:stop]
-            left -= stop - start
         if not ranges:
             return None
         columns = Records(
@@ -98,6 +93,18 @@ class ListedSource:
             self.dead.append(place)
         none = np.zeros(0, np.uint64)
         return MicroBatch(decoded.events, ranges, none, none, len(decoded.refusals))
+
+    def _shares(self, stop_at: Mapping[Partition, int]) -> dict[Partition, int]:
+        """Where each partition's part of the next micro-batch ends; those with the least left are served first."""
+        limits = {p: min(stop_at.get(p, len(r)), len(r)) for p, r in self._records.items() if p not in self._paused}
+        waiting = {p: n for p, limit in limits.items() if (n := limit - self._position[p]) > 0}
+        left, shares = self._settings.batch_events, {}
+        for served, partition in enumerate(sorted(waiting, key=lambda p: (waiting[p], p))):
+            taken = min(waiting[partition], left // (len(waiting) - served))
+            left -= taken
+            if taken:
+                shares[partition] = self._position[partition] + taken
+        return {p: shares[p] for p in self._records if p in shares}
 
     def dead_letter(self, batch: MicroBatch, rows: list[int], reason: str) -> None:
         """Keep (partition number's partition, offset, reason)."""
