@@ -54,10 +54,12 @@ def run(config: TowlineConfig, *, once: bool, rate: int) -> None:
             console.print("starting a trainer and the service …")
             stack.start_services()
             replay = Replay(stack.connected().kafka, ratings, rate)
-            _watch(stack, endpoints, replay, console, once=once, stopped=stopped)
+            summary = _watch(stack, endpoints, replay, console, once=once, stopped=stopped)
         finally:
             console.print("stopping …")
             stack.stop()
+    if summary is not None:
+        print(json.dumps(summary))
 
 
 def _private(config: TowlineConfig, folder: Path) -> TowlineConfig:
@@ -72,7 +74,8 @@ def _private(config: TowlineConfig, folder: Path) -> TowlineConfig:
 
 def _watch(
     stack: LocalStack, endpoints: Endpoints, replay: Replay, console: Console, *, once: bool, stopped: threading.Event
-) -> None:
+) -> dict[str, object] | None:
+    """Show the replay until it is over (`once`) or until told to stop; the summary of a replay that came to its end."""
     config = stack.connected()
     host = "127.0.0.1" if config.serving.host in ("0.0.0.0", "::") else config.serving.host  # noqa: S104 - compared
     probe = FreshnessProbe(host, config.serving.port, replay)
@@ -101,8 +104,7 @@ def _watch(
                         "see the trainer's log"
                     )
         console.print()
-        if once and not stopped.is_set():
-            print(json.dumps(_summary(observer.look(), observer, endpoints)))
+        return _summary(observer.look(), observer, endpoints) if once and not stopped.is_set() else None
     finally:
         replay.stop()
         probe.stop()
