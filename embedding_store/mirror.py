@@ -135,10 +135,12 @@ class ItemMirror:
             self._bias[slots] = log_p - self._offset
 
     def _take_ids(self, slots: I64, rows: Rows) -> None:
-        # An id never changes while its row lives: only a slot's first id costs a Python object.
-        for i in np.flatnonzero((rows.ids.lengths > 0) & ~self._named[slots]).tolist():
+        # An id never changes while its row lives: only a slot's first id costs a Python object. A row without one that
+        # had one was forgotten and came back between two refreshes.
+        named = rows.ids.lengths > 0
+        for i in np.flatnonzero(named != self._named[slots]).tolist():
             self._ids[slots[i]] = rows.ids.at(i)
-            self._named[slots[i]] = True
+        self._named[slots] = named
 
     def _grow(self) -> None:
         n = self._index.capacity

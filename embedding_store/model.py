@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from embedding_store.spec import Adagrad, Add, Optimizer, TableSpec
 
@@ -37,6 +37,13 @@ class ModelSettings(BaseModel):
         if self.seen_length < self.history_length:
             raise ValueError(f"seen_length {self.seen_length} is below history_length {self.history_length}")
         return self
+
+    @field_validator("dense_layers")
+    @classmethod
+    def _layers_have_a_width(cls, widths: tuple[int, ...]) -> tuple[int, ...]:
+        if not all(1 <= width <= 4096 for width in widths):
+            raise ValueError(f"each of dense_layers must be 1 to 4096 wide, got {list(widths)}")
+        return widths
 
     @property
     def output_dim(self) -> int:

@@ -99,6 +99,9 @@ class Ranker:
             outputs, bias, popularity = self._mirror.columns(self._model.popularity_weight)
             slots, target_slots = self._mirror.slots(seen), self._mirror.slots(targets)
             ranks_of(outputs, bias, popularity, vectors, warm, seen_offsets, slots, target_slots, ranks, popular)
+        user = np.repeat(np.arange(len(targets)), np.diff(seen_offsets))
+        repeated = user[seen == targets[user]]  # by key: the mirror may not know the item
+        ranks[repeated] = popular[repeated] = np.nan
         return ranks, popular
 
     def user_outputs(self, recent: U64, lengths: I64, own: F32 | None) -> tuple[F32, Bool]:

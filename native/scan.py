@@ -114,21 +114,13 @@ def ranks_of(
 
     vectors (n, dim), bias (n,) as `score_items`; popularity (n,); users (m, dim), cold ones (warm
     False) ranked by popularity; seen[offsets[i]:offsets[i + 1]] are left out (negative: unknown); target (m,), -1 for
-    an item not among the n. Fills ranks and popular (m,): inf for a target that can't be there, NaN for one its user
-    has seen.
+    an item not among the n. Fills ranks and popular (m,): inf for a target that is not there or left out.
     """
     scores = np.empty(len(bias), np.float32)
     for i in range(len(target)):
         ranks[i] = np.inf
         popular[i] = np.inf
         if target[i] < 0:
-            continue
-        repeated = False
-        for k in range(offsets[i], offsets[i + 1]):
-            repeated |= seen[k] == target[i]
-        if repeated:
-            ranks[i] = np.nan
-            popular[i] = np.nan
             continue
         scores[:] = popularity
         _leave_out(scores, seen, offsets[i], offsets[i + 1])

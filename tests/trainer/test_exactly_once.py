@@ -198,7 +198,7 @@ def test_one_fault_at_every_point(faults, model, knobs):
     settings = settings_of(**knobs)
     list(lives(MemoryStore(), model, settings, messages))
     halves = faults.half
-    assert halves >= 16
+    assert halves >= 8
     for half, fault in itertools.product(range(halves), (Killed, StoreUnavailable)):
         faults.half, faults.plan = 0, {half: fault}
         store = MemoryStore()
@@ -214,8 +214,9 @@ def test_many_faults_at_random(faults, seed, model, knobs):
     """Kills, outages, rebalances, and shards that are rolled back to an older copy of themselves."""
     rng = random.Random(seed)
     messages, clicks = topic(rng, rng.choice([1, 2, 3]), 40)
-    store = MemoryStore()
-    points = rng.sample(range(250), 14)
+    list(lives(MemoryStore(), model, settings_of(**knobs), messages))
+    points = rng.sample(range(2 * faults.half), 14)
+    store, faults.half = MemoryStore(), 0
     faults.plan = {half: rng.choice([Killed, StoreUnavailable]) for half in points}
     saved: list[Callable[[], None]] = []
     rollbacks = iter(range(4))
@@ -224,15 +225,15 @@ def test_many_faults_at_random(faults, seed, model, knobs):
         roll = rng.random()
         if roll < 0.05:
             source.lose()
-        elif roll < 0.15:
+        elif roll < 0.15 and store._tables:
             shard = rng.choice([s for t in store._tables.values() for s in t.shards])
             if len(shard.meta.offsets) == len(messages):  # a shard that knows nothing is a new one
                 saved.append(keep(shard))
         elif roll < 0.2 and saved and next(rollbacks, None) is not None:
             rng.choice(saved)()
 
-    deaths = len(list(lives(store, model, settings_of(**knobs), messages, chaos)))
-    assert deaths > 0
+    list(lives(store, model, settings_of(**knobs), messages, chaos))
+    assert len(faults.plan) < 14
     check_everything_once(store, model, messages, clicks)
 
 
@@ -256,6 +257,8 @@ def test_a_quiet_worker_notices_a_shard_that_was_rolled_back(faults, table):
 
     def each(source: ListedSource) -> bool:
         turn = next(turns)
+        if turn == 0:
+            return False
         if turn == 4:
             copies.append(keep(store._tables[table].shards[0]))
         if complete(store, model, messages) and copies:
@@ -317,7 +320,7 @@ def test_a_zombie_that_flushes_late_is_refused_and_drops_what_it_held(faults, mo
 
 
 def test_a_zombie_whose_range_reaches_beyond_the_store_is_a_conflict(faults):
-    messages, clicks = topic(random.Random(8), 1, 30)
+    messages, clicks = topic(random.Random(8), 1, 60)
     store, (p, log) = (
         MemoryStore(),
         *messages.items(),
@@ -338,10 +341,13 @@ def test_a_zombie_whose_range_reaches_beyond_the_store_is_a_conflict(faults):
 def test_a_raised_generation_fences_the_flush_and_the_worker_goes_on(faults):
     messages, clicks = topic(random.Random(9), 1, 30)
     store, turns = MemoryStore(), itertools.count()
-    metrics = work(
-        store, MODEL, settings_of(), source_of(messages), lambda: store.raise_generation() if next(turns) == 2 else None
-    )
-    assert metrics.registry.get_sample_value("towline_trainer_restarts_total") >= 1
+
+    def each() -> None:
+        if next(turns) == 2:
+            store.raise_generation()
+
+    metrics = work(store, MODEL, settings_of(), source_of(messages), each)
+    assert metrics.registry.get_sample_value("towline_trainer_restarts_total") == 1
     check_everything_once(store, MODEL, messages, clicks)
 
 
@@ -370,7 +376,8 @@ def test_workers_side_by_side_with_wrong_ideas_of_who_owns_what(faults):
                 turns = itertools.count()
                 stop = own.randint(2, 12)
                 source = source_of({p: messages[p] for p in mine}, batch=own.randint(2, 9))
-                work(store, DENSE, settings_of(apply_every=own.choice([1, 3])), source, lambda: next(turns) > stop)
+                settings = settings_of(apply_every=own.choice([1, 3]))
+                work(store, DENSE, settings, source, lambda turns=turns, stop=stop: next(turns) > stop)
         except BaseException as e:
             errors.append(e)
             raise

@@ -1,0 +1,192 @@
+"""One ranking for evaluation and service: answers against a sort in float64, ranks against places in answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from embedding_store.contract import ENTRY
+from embedding_store.memory import MemoryStore
+from embedding_store.mirror import ItemMirror
+from embedding_store.model import ModelSettings
+from embedding_store.ranking import Ranker, recent_items
+from embedding_store.towers import DenseParameters, forward
+from tests.flushes import SOURCE, flush_of
+
+MODELS = {
+    "plain": ModelSettings(dim=6, history_length=3, seen_length=5, shards=2),
+    "no popularity": ModelSettings(dim=6, history_length=3, seen_length=5, popularity_weight=0.0),
+    "user": ModelSettings(dim=6, history_length=3, seen_length=5, user_id_vector=True),
+    "dense, user": ModelSettings(dim=6, history_length=3, seen_length=5, user_id_vector=True, dense_layers=(9, 6)),
+}
+ITEMS, NONE = 40, np.zeros(0, np.uint64)
+
+
+def world(model):
+    """Items 0 to 39, the last two named by nobody; users 1 to 8 with histories, some items in them missing."""
+    store, rng = MemoryStore(), np.random.default_rng(0)
+    for spec in model.tables().values():
+        store.create(spec)
+        for shard in range(spec.shards):
+            store.seek(spec.name, shard, SOURCE, None, 0, "first start")
+    keys = list(range(ITEMS))
+    counts = rng.integers(1, 9, ITEMS)
+    positives = counts * (np.arange(ITEMS) < ITEMS - 2)
+    gradients = 8 * rng.normal(size=(ITEMS, 6))
+    store.apply("item", flush_of(keys, 0, 500, gradients=gradients, counts=counts, positives=positives))
+    users = list(range(1, 9))
+    appends = [(u, 100 * u + k, k, int(rng.integers(0, ITEMS + 8)), 0, 1.0) for u in range(8) for k in range(u)]
+    store.apply("history", flush_of(users, 0, 500, appends=appends, counts=[1] * 8))
+    if model.user_id_vector:
+        store.apply("user", flush_of(users[4:], 0, 500, gradients=rng.normal(size=(4, 6)), counts=[1] * 4))
+    if model.dense_layers:
+        parameters = DenseParameters(model)
+        deltas = parameters.to_rows(rng.normal(0, 0.3, parameters.size).astype(np.float32))
+        store.apply("dense", flush_of(parameters.keys.tolist(), 0, 500, gradients=deltas))
+    mirror = ItemMirror(store, model)
+    mirror.refresh()
+    return store, Ranker(store, model, mirror)
+
+
+def slow_user(store, model, user):
+    """(vector, warm) from the contract's calls alone."""
+    h = store.histories("history", np.array([user], np.uint64))
+    items = h.entries["item"][::-1][: model.history_length]
+    rows = store.lookup("item", items.copy())
+    w = model.recency ** np.arange(len(items)) * rows.found
+    x = (w @ rows.vectors.astype(np.float64) / w.sum()) if w.sum() else np.zeros(model.dim)
+    warm = bool(rows.found.any())
+    if model.user_id_vector:
+        own = store.lookup("user", np.array([user], np.uint64))
+        x, warm = x + own.vectors[0] * own.found[0], warm or bool(own.found[0])
+    if model.dense_layers:
+        parameters = DenseParameters(model)
+        x = forward(parameters.to_towers(parameters.read(store)).user, x[None])[0]
+    return x * warm, warm
+
+
+def slow_scores(store, model, vector):
+    rows = store.lookup("item", np.arange(ITEMS, dtype=np.uint64))
+    with np.errstate(divide="ignore"):
+        log_p = np.log(rows.popularity / rows.popularity.max())
+    if vector is None:
+        return log_p
+    outputs = rows.vectors.astype(np.float64)
+    if model.dense_layers:
+        parameters = DenseParameters(model)
+        outputs = forward(parameters.to_towers(parameters.read(store)).item, outputs)
+    prior = np.where(np.isneginf(log_p), -np.inf, model.popularity_weight * np.where(np.isneginf(log_p), 0, log_p))
+    return outputs @ vector + prior
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_users_are_their_recent_items_and_their_own_vector(name):
+    model = MODELS[name]
+    store, ranker = world(model)
+    keys = np.array([3, 99, 1, 8, 8], np.uint64)
+    users = ranker.users(keys)
+    for i, key in enumerate(keys.tolist()):
+        vector, warm = slow_user(store, model, key)
+        np.testing.assert_allclose(users.vectors[i], vector, rtol=1e-4, atol=1e-5)
+        assert users.warm[i] == warm
+        h = store.histories("history", keys[i : i + 1])
+        assert users.seen_keys[users.seen_offsets[i] : users.seen_offsets[i + 1]].tolist() == h.entries["item"].tolist()
+    assert users.found.tolist() == [True, False, True, True, True]
+    assert users.count.tolist() == [1, 0, 1, 1, 1]
+    assert not users.vectors[1].any()
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("user", [None, 3, 8])
+def test_answers_are_the_head_of_the_sort(name, user):
+    model = MODELS[name]
+    store, ranker = world(model)
+    vector = None if user is None else ranker.users(np.array([user], np.uint64)).vectors[0]
+    scores = slow_scores(store, model, None if vector is None else vector.astype(np.float64))
+    order = [k for k in np.argsort(-scores, kind="stable").tolist() if np.isfinite(scores[k])]
+    assert len(order) == ITEMS - 2
+    exclude = np.array([order[0], order[3], 10_000], np.uint64)
+    only = np.array([*order[2:9], 10_001, ITEMS - 1, order[4]], np.uint64)
+    without = [k for k in order if k not in exclude]
+    for k, kept, options in (
+        (5, order, {"exclude": NONE}),
+        (100, order, {"exclude": NONE}),
+        (7, without, {"exclude": exclude}),
+        (100, [i for i in without if i in only], {"exclude": exclude, "only": only}),
+        (100, [], {"exclude": NONE, "only": NONE}),
+        (0, [], {"exclude": NONE}),
+    ):
+        ranked = ranker.recommend(vector, k=k, **options)
+        np.testing.assert_allclose(ranked.scores, scores[kept[:k]], rtol=1e-4, atol=1e-5)
+        if user is not None:  # popularity has ties, in the order of slots
+            assert ranked.keys.tolist() == kept[:k]
+        assert set(ranked.keys.tolist()) <= set(kept)
+        assert ranked.ids == [str(key).encode() for key in ranked.keys.tolist()]
+        assert (ranked.clock == 500).all()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_ranks_are_rank_is_the_place_in_the_answer(name):
+    model = MODELS[name]
+    _, ranker = world(model)
+    users = ranker.users(np.array([2, 5, 8, 99], np.uint64))
+    for target in range(ITEMS + 1):
+        targets = np.full(4, target, np.uint64)
+        ranks, popular = ranker.ranks(users.vectors, users.warm, users.seen_offsets, users.seen_keys, targets)
+        for i in range(4):
+            seen = users.seen_keys[users.seen_offsets[i] : users.seen_offsets[i + 1]]
+            if target in seen:
+                assert np.isnan(ranks[i])
+                assert np.isnan(popular[i])
+                continue
+            vector = users.vectors[i] if users.warm[i] else None
+            assert ranks[i] == ranker.rank(vector, exclude=seen, target=target)
+            assert popular[i] == ranker.rank(None, exclude=seen, target=target)
+            answer = ranker.recommend(vector, exclude=seen, k=ITEMS)
+            if target >= ITEMS - 2:
+                assert np.isinf(ranks[i])
+                assert target not in answer.keys
+                continue
+            ties = np.flatnonzero(answer.scores == answer.scores[answer.keys == target][0])
+            assert ranks[i] == 1 + ties.mean()
+
+
+def test_a_cold_user_gets_decayed_popularity():
+    store, ranker = world(MODELS["plain"])
+    users = ranker.users(np.array([99], np.uint64))
+    assert not users.warm.any()
+    answer = ranker.recommend(None, exclude=NONE, k=3)
+    popularity = store.lookup("item", np.arange(ITEMS, dtype=np.uint64)).popularity
+    assert popularity[answer.keys.astype(int)].tolist() == np.sort(popularity)[::-1][:3].tolist()
+
+
+def test_nobody_and_an_empty_table():
+    model = MODELS["plain"]
+    store = MemoryStore()
+    for spec in model.tables().values():
+        store.create(spec)
+    mirror = ItemMirror(store, model)
+    ranker = Ranker(store, model, mirror)
+    mirror.refresh()
+    assert len(ranker.users(NONE).vectors) == 0
+    assert len(ranker.recommend(np.ones(6, np.float32), exclude=NONE, k=5).keys) == 0
+    ranks, _ = ranker.ranks(
+        np.ones((1, 6), np.float32), np.ones(1, bool), np.zeros(2, np.int64), NONE, np.ones(1, np.uint64)
+    )
+    assert np.isinf(ranks[0])
+    assert ranker.rank(None, exclude=NONE, target=1) == np.inf
+
+
+@pytest.mark.parametrize("length", [1, 3, 10])
+def test_recent_items_are_the_newest_first(length):
+    from embedding_store.contract import Histories
+
+    counts = [0, 1, 3, 7]
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    entries = np.zeros(offsets[-1], ENTRY)
+    entries["item"] = np.arange(100, 100 + offsets[-1])
+    zeros = np.zeros(4, np.int64)
+    recent, lengths = recent_items(Histories(offsets, entries, zeros > 0, zeros, zeros, zeros), length)
+    for i, n in enumerate(counts):
+        want = list(range(100 + offsets[i], 100 + offsets[i + 1]))[::-1][:length]
+        assert (lengths[i], recent[i].tolist()) == (min(n, length), want + [0] * (length - len(want)))
