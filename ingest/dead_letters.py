@@ -10,7 +10,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaError
 
 from ingest.contract import StreamMisconfigured, StreamUnavailable
-from ingest.kafka_client import client_options, translate, translated
+from ingest.kafka_client import client_options, connect, translate, translated
 from ingest.settings import KafkaSettings
 
 MAX_VALUE_BYTES = 256 << 10
@@ -108,7 +108,8 @@ class DeadLetters:
 
     def _connected(self) -> KafkaProducer:
         if self._producer is None:
-            self._producer = KafkaProducer(**producer_options(self._settings))
+            doing = "connecting a producer of dead letters"
+            self._producer = connect(KafkaProducer, producer_options(self._settings), doing, self._settings)
         return self._producer
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import importlib.util
 import logging
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from kafka import errors
+from kafka.net.compat import KafkaNetClient
 
 from ingest.contract import IngestError, StreamMisconfigured, StreamUnavailable
 from ingest.settings import KafkaSettings
 
-log = logging.getLogger(__name__)
+Client = TypeVar("Client")
+# kafka-python 3.0.12 writes the admin client's whole configuration, password included, to its debug log
+logging.getLogger("kafka.admin.client").addFilter(lambda record: "configuration" not in str(record.msg))
 
 BOOTSTRAP_TIMEOUT_MS = 10_000
 RECONNECT_BACKOFF_MAX_MS = 2_000
@@ -88,6 +91,56 @@ def _ssl_context(settings: KafkaSettings) -> ssl.SSLContext:
         ) from error
     context.check_hostname = settings.ssl_check_hostname
     return context
+
+
+def connect(kind: Callable[..., Client], options: dict[str, Any], doing: str, settings: KafkaSettings) -> Client:
+    """A kafka-python client of that class. Raises StreamMisconfigured, StreamUnavailable.
+
+    When the broker refuses the credentials, kafka-python 3.0.12 tries again until it gives up for time, and leaves its
+    thread running. So the ends of its connections are watched for the true reason, and what is left over is closed.
+    Often it even misses the broker's answer and sees only that the broker hangs up: twice, after the connection had come
+    as far as authentication, is taken for a refusal.
+    """
+    made: list[Any] = []
+    ends: list[Exception] = []
+
+    def net_client(**configs: Any) -> Any:
+        client = KafkaNetClient(**configs)
+        connection = client._manager.get_connection
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            found = connection(*args, **kwargs)
+            found.close_future.add_errback(lambda error: ends.append(_true_end(found, error)))
+            return found
+
+        client._manager.get_connection = watched
+        made.append(client)
+        return client
+
+    with translated(doing, settings):
+        try:
+            client = kind(**options, kafka_client=net_client)
+        except (errors.KafkaError, OSError) as error:
+            for left_over in made:
+                left_over.close()
+            refusals = [end for end in ends if isinstance(end, _REFUSED)]
+            certain = [end for end in refusals if not isinstance(end, _HungUp)]
+            raise (certain or (refusals if len(refusals) > 1 else [error]))[0] from error
+    for in_use in made:
+        del in_use._manager.get_connection  # the class's own again
+    return client
+
+
+class _HungUp(errors.SaslAuthenticationFailedError):  # type: ignore[misc]  # kafka-python has no types
+    """The broker closed the connection while it was to authenticate."""
+
+
+def _true_end(connection: Any, error: Exception) -> Exception:
+    """What ended a connection."""
+    began = connection.sasl_enabled and connection.broker_version is not None
+    if began and not connection._init_future.succeeded() and isinstance(error, errors.KafkaConnectionError):
+        return _HungUp("the broker hung up when it got the credentials")
+    return error
 
 
 @contextmanager

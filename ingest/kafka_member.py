@@ -22,7 +22,7 @@ from kafka.structs import OffsetAndMetadata
 
 from ingest.backlog import Record
 from ingest.contract import IngestError
-from ingest.kafka_client import client_options, topic_identity, translated
+from ingest.kafka_client import client_options, connect, topic_identity, translated
 from ingest.settings import KafkaSettings
 
 _JOIN_POLL_MS = 100
@@ -52,25 +52,26 @@ class GroupMember:
         self._instance = instance
         self._listener = _RebalanceCount()
         limit = max_message_bytes + _FRAME_SLACK  # a record above the fetch limit would never arrive
-        with translated(f"connecting to group {settings.group}", settings):
-            self._consumer = KafkaConsumer(
-                **client_options(settings),
-                group_id=settings.group,
-                group_instance_id=instance,
-                enable_auto_commit=False,
-                auto_offset_reset="none",
-                isolation_level="read_committed",
-                check_crcs=True,
-                allow_auto_create_topics=False,
-                partition_assignment_strategy=[RangePartitionAssignor],
-                session_timeout_ms=settings.session_timeout_ms,
-                heartbeat_interval_ms=min(3000, settings.session_timeout_ms // 3),
-                max_poll_interval_ms=settings.max_poll_interval_ms,
-                fetch_max_wait_ms=_FETCH_WAIT_MS,
-                max_partition_fetch_bytes=limit,
-                fetch_max_bytes=max(50 << 20, limit),
-                metrics_enabled=False,
-            )
+        options = client_options(settings) | {
+            "group_id": settings.group,
+            "group_instance_id": instance,
+            "enable_auto_commit": False,
+            "auto_offset_reset": "none",
+            "isolation_level": "read_committed",
+            "check_crcs": True,
+            "allow_auto_create_topics": False,
+            "partition_assignment_strategy": [RangePartitionAssignor],
+            "session_timeout_ms": settings.session_timeout_ms,
+            "heartbeat_interval_ms": min(3000, settings.session_timeout_ms // 3),
+            "max_poll_interval_ms": settings.max_poll_interval_ms,
+            "fetch_max_wait_ms": _FETCH_WAIT_MS,
+            "max_partition_fetch_bytes": limit,
+            "fetch_max_bytes": max(50 << 20, limit),
+            "metrics_enabled": False,
+        }
+        doing = f"connecting to group {settings.group}"
+        self._consumer = connect(KafkaConsumer, options, doing, settings)
+        with translated(doing, settings):
             self._consumer.subscribe([settings.topic], listener=self._listener)
         self._await_metadata()
 

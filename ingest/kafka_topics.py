@@ -11,7 +11,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError, TopicAlreadyExistsError
 
 from ingest.contract import StreamMisconfigured
-from ingest.kafka_client import client_options, topic_identity, translated
+from ingest.kafka_client import client_options, connect, topic_identity, translated
 from ingest.settings import KafkaSettings
 
 log = logging.getLogger(__name__)
@@ -36,8 +36,9 @@ def prepare_topics(settings: KafkaSettings) -> Topic:
     Raises StreamMisconfigured (compacted topic, refused credentials), StreamUnavailable.
     """
     names = (settings.topic, settings.dead_letter_topic)
-    with translated("preparing topics " + " and ".join(names), settings):
-        admin = KafkaAdminClient(**client_options(settings))
+    doing = f"preparing topics {settings.topic} and {settings.dead_letter_topic}"
+    admin = connect(KafkaAdminClient, client_options(settings), doing, settings)
+    with translated(doing, settings):
         try:
             present = {t["name"]: t for t in admin.describe_topics(list(names)) if t["error_code"] == 0}
             missing = [name for name in names if name not in present]

@@ -12,7 +12,7 @@ from kafka.partitioner.default import murmur2
 
 from ingest.contract import StreamUnavailable
 from ingest.dead_letters import producer_options
-from ingest.kafka_client import translate, translated
+from ingest.kafka_client import connect, translate, translated
 from ingest.settings import KafkaSettings
 
 _MAX_UNCHECKED = 10_000
@@ -40,8 +40,8 @@ class EventProducer:
         self._settings = settings
         self._encode = msgspec.json.Encoder().encode
         self._unchecked: list[Any] = []
+        self._producer = connect(KafkaProducer, producer_options(settings), "connecting a producer", settings)
         with translated("connecting a producer", settings):
-            self._producer = KafkaProducer(**producer_options(settings))
             self._partitions = len(self._producer.partitions_for(settings.topic) or ())
         if self._partitions == 0:
             self.close()
