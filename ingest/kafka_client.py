@@ -98,8 +98,8 @@ def connect(kind: Callable[..., Client], options: dict[str, Any], doing: str, se
 
     When the broker refuses the credentials, kafka-python 3.0.12 tries again until it gives up for time, and leaves its
     thread running. So the ends of its connections are watched for the true reason, and what is left over is closed.
-    Often it even misses the broker's answer and sees only that the broker hangs up: twice, once the connection had come as
-    far as authentication, is taken for a refusal.
+    Often it even misses the broker's answer and sees only that the broker hangs up: twice, once a connection had come
+    as far as authentication, is taken for a refusal.
     """
     made: list[Any] = []
     ends: list[Exception] = []
