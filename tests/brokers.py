@@ -1,4 +1,4 @@
-"""Apache Kafka for integration tests: a private broker on an ephemeral port, through the local stack itself."""
+"""Apache Kafka for integration tests: a private broker, through the local stack. Where it can't be had, tests fail."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from infra.config import TowlineConfig
-from infra.errors import ServerMissing
 from infra.local.stack import LocalStack
 
 
@@ -18,20 +15,15 @@ def required(server: str) -> bool:
     return server in os.environ.get("TOWLINE_REQUIRE_SERVERS", "").split(",")
 
 
-def start_kafka(tmp_path: Path) -> tuple[str, Callable[[], object]]:
-    """Starts Apache Kafka with its data under `tmp_path`; (bootstrap servers, stop).
-
-    Takes about four seconds, once Kafka's jars are in the cache: share it by a session-scoped fixture. Skips the
-    test where Kafka can't be had, unless it is required.
-    """
+def kafka_stack(folder: Path, port: int = 0) -> LocalStack:
+    """A stack of nothing but Apache Kafka, with its data under `folder`, on `port` or any free one."""
     config = TowlineConfig.model_validate(
-        {"redis": {"url": "redis://not-used"}, "local": {"state_dir": tmp_path, "broker": "kafka"}}
+        {"redis": {"url": "redis://not-used"}, "local": {"state_dir": folder, "broker": "kafka", "kafka_port": port}}
     )
-    stack = LocalStack(config, ephemeral_ports=True)
-    try:
-        endpoints = stack.start_servers()
-    except ServerMissing as missing:
-        if required("kafka"):
-            raise
-        pytest.skip(str(missing))
-    return endpoints.bootstrap_servers, stack.stop
+    return LocalStack(config, ephemeral_ports=True)
+
+
+def start_kafka(folder: Path) -> tuple[str, Callable[[], object]]:
+    """Starts it: (bootstrap servers, stop). Takes about four seconds, once Kafka's jars are in the cache."""
+    stack = kafka_stack(folder)
+    return stack.start_servers().bootstrap_servers, stack.stop

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
-import time
 import uuid
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from ingest.settings import KafkaSettings
-
-BROKER_START_S = 30
+from tests.brokers import kafka_stack
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,43 +19,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 
 
-def start_broker(folder: Path, port: int | None = None) -> tuple[str, Callable[[], None]]:
-    """A broker with its data under `folder`: (bootstrap servers, a function that ends it). This alone knows how.
+def start_broker(folder: Path, port: int = 0) -> tuple[str, Callable[[], None]]:
+    """Apache Kafka with its data under `folder`, on `port` if given: (bootstrap servers, a function that kills it)."""
+    stack = kafka_stack(folder, port)
+    bootstrap = stack.start_servers().bootstrap_servers
 
-    With `TOWLINE_TEST_BOOTSTRAP` set, the broker found there, which is left alone.
-    """
-    given = os.environ.get("TOWLINE_TEST_BOOTSTRAP")
-    if given and port is None:
-        return given, lambda: None
-    port = port or free_port()
-    spec = find_spec("noida_db")
-    assert spec is not None
-    assert spec.origin is not None
-    program = Path(spec.origin).with_name("noida-db")
-    command = [str(program), "start", "--data-dir", str(folder), "--only", "kafka", "--kafka-port", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + BROKER_START_S
-    while not listening(port):
-        assert process.poll() is None, "the broker ended by itself"
-        assert time.monotonic() < deadline, "the broker does not listen"
-        time.sleep(0.02)
+    def kill() -> None:
+        pid = next(line.pid for line in stack.status() if line.kind == "broker")
+        os.kill(pid, signal.SIGKILL)
+        stack.stop()  # reaps it and forgets it; the data stays
 
-    def stop() -> None:
-        process.send_signal(signal.SIGTERM)  # killed outright, this broker loses acknowledged records
-        process.wait(10)
-
-    return f"127.0.0.1:{port}", stop
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def listening(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+    return bootstrap, kill
 
 
 @pytest.fixture(scope="session")
