@@ -175,6 +175,8 @@ def test_items_that_no_positive_has_named_are_never_recommended(weight):
     writer.items({1: 1, 2: 1}, positive=False)
     writer.items({3: 0})
     mirror.refresh()
+    writer.items(dict.fromkeys(range(100, 1600), 0))  # beyond the first capacity
+    mirror.refresh()
     vector, none = np.ones(4, np.float32), np.zeros(0, np.uint64)
     assert len(ranker.recommend(vector, exclude=none, k=5).keys) == 0
     assert len(ranker.recommend(None, exclude=none, k=5).keys) == 0

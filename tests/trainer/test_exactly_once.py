@@ -146,7 +146,7 @@ def work(
     metrics, turns = Metrics(), itertools.count()
 
     def stopping() -> bool:
-        assert next(turns) < 3000, "no progress"
+        assert next(turns) < 600, "no progress"
         return bool(each()) or source.exhausted
 
     Worker(store, source, model, settings, metrics).run(stopping)
