@@ -8,9 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 class RedisSettings(BaseModel):
     """`[redis]` of towline.toml. With `url` and `sentinels` both empty the local stack starts a server."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)  # inputs hold secrets
 
-    url: str = Field("", description="redis://, rediss:// or unix:// URL of the server, or of any node of a cluster")
+    url: str = Field(
+        "", repr=False, description="redis://, rediss:// or unix:// URL of the server, or of any node of a cluster"
+    )
     username: str = ""
     password: SecretStr = SecretStr("")
     cluster: bool = Field(False, description="the URL is a node of a Redis Cluster")

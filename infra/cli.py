@@ -16,11 +16,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from embedding_store.errors import SpecError, StoreMisconfigured
 from infra.config import TowlineConfig, load
-from infra.errors import InfraError, NotRunning
+from infra.errors import InfraError, NotRunning, PortInUse
+from infra.local.ports import is_free
 from infra.local.stack import LocalStack
 from infra.show import as_toml
 from infra.view import show_status
+from ingest.contract import StreamMisconfigured
 
 app = typer.Typer(
     add_completion=False,
@@ -30,7 +33,7 @@ app = typer.Typer(
     help="Streaming online learning for recommendation: events in, fresh embeddings and recommendations out.",
 )
 Config = Annotated[
-    Path | None, typer.Option("--config", "-c", metavar="FILE", help="configuration file [default: ./towline.toml]")
+    Path | None, typer.Option("--config", "-c", metavar="FILE", help="configuration file \\[default: ./towline.toml]")
 ]
 _out = Console()
 _err = Console(stderr=True)
@@ -55,6 +58,8 @@ def up(
 ) -> None:
     """Start what the configuration does not point to: Redis, Kafka, trainers, serving."""
     stack = LocalStack(_load(config))
+    if not servers_only:
+        stack.require_ports()
     with _ending(stack.stop if foreground else None) as ended:
         stack.start_servers()
         if not servers_only:
@@ -128,7 +133,14 @@ def _load(path: Path | None) -> TowlineConfig:
 def _run_room(room: str, path: Path | None) -> None:
     # Servers that the configuration leaves out are those of the local stack, if it is up.
     config = LocalStack(_load(path)).connected(broker_needed=room == "trainer")
-    _module(f"{room}.main", room).run(config)
+    metrics_port = config.trainer.metrics_port
+    if room == "trainer" and metrics_port and not is_free(metrics_port):
+        raise PortInUse("[trainer] metrics_port", metrics_port)
+    main = _module(f"{room}.main", room)
+    try:
+        main.run(config)
+    except (SpecError, StoreMisconfigured, StreamMisconfigured) as error:  # those that need a person
+        raise InfraError(str(error)) from error
 
 
 def _module(name: str, extra: str) -> Any:

@@ -6,8 +6,10 @@ is an error in both. The whole is read once, here, and passed down.
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,13 +29,14 @@ from trainer.settings import TrainerSettings
 
 FILE_NAME = "towline.toml"
 PREFIX = "TOWLINE_"
+_CONFIG = "TOWLINE_CONFIG"
 HANDED = "TOWLINE_HANDED_CONFIG"  # a whole configuration from a parent process of ours: nothing else is read then
 
 
 class TowlineConfig(BaseModel):
     """All settings of one deployment, one section a room."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)  # inputs hold secrets
 
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
     ingest: IngestSettings = Field(default_factory=IngestSettings)
@@ -81,7 +84,7 @@ def _plain(value: object) -> str:
 
 
 def _locate(path: Path | None, environ: Mapping[str, str]) -> Path | None:
-    named, by = (path, "--config") if path else (Path(environ.get("TOWLINE_CONFIG", "")), "TOWLINE_CONFIG")
+    named, by = (path, "--config") if path else (Path(environ.get(_CONFIG, "")), _CONFIG)
     if named == Path():
         here = Path(FILE_NAME)
         return here if here.is_file() else None
@@ -108,7 +111,7 @@ def _overlay(values: dict[str, Any], environ: Mapping[str, str]) -> dict[tuple[s
     """Writes the environment's values over the file's; returns the variable behind each path, for messages."""
     variables: dict[tuple[str, ...], str] = {}
     for name, raw in sorted(environ.items()):
-        if not name.startswith(PREFIX):
+        if not name.startswith(PREFIX) or _is_service_link(name, environ):
             continue
         path = tuple(name[len(PREFIX) :].lower().split("__"))
         if len(path) == 1:
@@ -126,13 +129,30 @@ def _overlay(values: dict[str, Any], environ: Mapping[str, str]) -> dict[tuple[s
 
 
 def _refuse_single_underscore(name: str) -> None:
-    """`TOWLINE_KAFKA_TOPIC` would silently do nothing; other names without a double underscore are not settings."""
+    """`TOWLINE_KAFKA_TOPIC`, `TOWLINE_KAFKA` and `TOWLINE_CONFG` would silently do nothing.
+
+    Other names without a double underscore are not settings: somebody else may use them.
+    """
+    if name in (_CONFIG, HANDED):
+        return
     section, _, key = name[len(PREFIX) :].lower().partition("_")
+    if not key and section in TowlineConfig.model_fields:
+        raise ConfigError(
+            f"environment variable {name} is not a setting: it names a section; a key of it is {name}__<KEY>"
+        )
+    if difflib.get_close_matches(name, [_CONFIG], cutoff=0.85):
+        raise ConfigError(f"environment variable {name} is not a setting, did you mean {_CONFIG}?")
     if section in TowlineConfig.model_fields and key:
         raise ConfigError(
             f"environment variable {name} is not a setting: section and key are joined by two underscores, "
             f"as in {PREFIX}{section.upper()}__{_near_key(section, key).upper()}"
         )
+
+
+def _is_service_link(name: str, environ: Mapping[str, str]) -> bool:
+    """Kubernetes tells every pod of each service beside it: TOWLINE_SERVING_SERVICE_HOST, TOWLINE_SERVING_PORT, ..."""
+    link = re.fullmatch(r"(\w+?)_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_\w+)?)", name)
+    return link is not None and f"{link[1]}_SERVICE_HOST" in environ
 
 
 def _near_key(section: str, key: str) -> str:

@@ -110,8 +110,9 @@ def _literal(value: Any) -> str:
 
 
 def without_password(text: str) -> str:
-    """A URL's password is a secret wherever the URL is shown."""
-    return re.sub(r"(://[^/@\s]*?:)[^/@\s]+@", r"\1***@", text)
+    """A URL's password is a secret wherever the URL is shown, before the host or in the query."""
+    text = re.sub(r"(://[^/\s:]*:)[^/\s]+@", r"\1***@", text)
+    return re.sub(r"([?&](?:password|ssl_password)=)[^&\s]+", r"\1***", text)
 
 
 def _line_of(text: str, path: tuple[str, ...]) -> int:

@@ -22,7 +22,8 @@ from infra.demo.replay import Replay
 from infra.demo.standing import Observer, Standing
 from infra.demo.view import render
 from infra.errors import InfraError
-from infra.local.ports import ephemeral
+from infra.local.ports import LOOPBACK, ephemeral
+from infra.local.services import require_port
 from infra.local.stack import Endpoints, LocalStack
 from ingest.kafka_topics import prepare_topics
 
@@ -42,19 +43,25 @@ def run(config: TowlineConfig, *, once: bool, rate: int) -> None:
     second, 0 for as fast as it goes. Raises InfraError with the remedy where a part can't be had or ends early.
     """
     console = Console(stderr=once)  # standard output is for the result then
+    config = own_servers(config)
+    require_port(config.serving)
+    console.print("reading MovieLens 100K …")
+    # What may have to be downloaded first is had before anything is started: Ctrl-C ends a download at once.
+    ratings = movielens.load()
+    LocalStack(config).fetch()
+    summary = None
     with tempfile.TemporaryDirectory(prefix="towline-demo-") as folder, _interrupts() as stopped:
-        console.print("reading MovieLens 100K …")
-        ratings = movielens.load()
-        config = _private(config, Path(folder))
-        stack = LocalStack(config)
+        local = config.local.model_copy(update={"state_dir": Path(folder)})
+        stack = LocalStack(config.model_copy(update={"local": local}), ephemeral_ports=True)
         try:
             console.print("starting the store and the broker …")
             endpoints = stack.start_servers()
-            prepare_topics(stack.connected().kafka)
-            console.print("starting a trainer and the service …")
-            stack.start_services()
-            replay = Replay(stack.connected().kafka, ratings, rate)
-            summary = _watch(stack, endpoints, replay, console, once=once, stopped=stopped)
+            if not stopped.is_set():
+                console.print("starting a trainer and the service …")
+                prepare_topics(stack.connected().kafka)
+                stack.start_services()
+                replay = Replay(stack.connected().kafka, ratings, rate)
+                summary = _watch(stack, endpoints, replay, console, once=once, stopped=stopped)
         finally:
             console.print("stopping …")
             stack.stop()
@@ -62,14 +69,21 @@ def run(config: TowlineConfig, *, once: bool, rate: int) -> None:
         print(json.dumps(summary))
 
 
-def _private(config: TowlineConfig, folder: Path) -> TowlineConfig:
-    """The same configuration with a state directory of its own, every positive measured and metrics to look at."""
-    local = config.local.model_copy(update={"state_dir": folder, "trainers": 1})
-    trainer = config.trainer.model_copy(
-        update={"evaluate_share": 1.0, "evaluate_k": 10, "metrics_port": config.trainer.metrics_port or ephemeral()}
+def own_servers(config: TowlineConfig) -> TowlineConfig:
+    """The configured model and trainer, every positive measured, on servers of the demo's own.
+
+    Whatever Kafka and Redis the configuration points to are left alone: a replay must not end up in a real topic.
+    """
+    trainer = {"evaluate_share": 1.0, "evaluate_k": 10, "metrics_host": LOOPBACK, "metrics_port": ephemeral()}
+    # No keys: the curl line works as it is. No drain: there is no balancer to tell.
+    serving = {"host": LOOPBACK, "port": config.serving.port or ephemeral(), "api_keys": (), "drain_s": 0.0}
+    return TowlineConfig(
+        ingest=config.ingest.model_copy(update={"codec": "json"}),
+        model=config.model,
+        trainer=config.trainer.model_copy(update=trainer),
+        serving=config.serving.model_copy(update=serving),
+        local=config.local.model_copy(update={"kafka_port": 0, "redis_port": 0, "trainers": 1}),
     )
-    serving = config.serving.model_copy(update={"drain_s": 0.0})  # there is no balancer to tell
-    return config.model_copy(update={"local": local, "trainer": trainer, "serving": serving})
 
 
 def _watch(
@@ -77,12 +91,11 @@ def _watch(
 ) -> dict[str, object] | None:
     """Show the replay until it is over (`once`) or until told to stop; the summary of a replay that came to its end."""
     config = stack.connected()
-    host = "127.0.0.1" if config.serving.host in ("0.0.0.0", "::") else config.serving.host  # noqa: S104 - compared
-    probe = FreshnessProbe(host, config.serving.port, replay)
+    probe = FreshnessProbe(config.serving.host, config.serving.port, replay)
     store = open_store(config.redis)
     metrics_url = f"http://{config.trainer.metrics_host}:{config.trainer.metrics_port}/metrics"
     observer = Observer(store, metrics_url, replay, probe)
-    curl = f"curl http://{host}:{config.serving.port}/v1/embeddings/user/{replay.first_user}"
+    curl = f"curl http://{config.serving.host}:{config.serving.port}/v1/embeddings/user/{replay.first_user}"
     try:
         with Live(console=console, refresh_per_second=4, transient=False) as live:
             _await_trainer(stack, observer, stopped)

@@ -58,7 +58,7 @@ class Observer:
             tests=tests,
             hr10=hits / tests if tests else None,
             hr10_popularity=popular / tests if tests else None,
-            loss=values.get("towline_trainer_loss"),
+            loss=values.get("towline_trainer_loss") if values.get("towline_trainer_batches_total") else None,
             freshness_p50_ms=self._probe.percentile_ms(50),
             freshness_p99_ms=self._probe.percentile_ms(99),
             store_away=away,

@@ -71,13 +71,15 @@ def directly(repository: str = "", connections: int = 8) -> Fetch:
 
         with ThreadPoolExecutor(connections) as pool:
             tasks = {pool.submit(one, jar): jar for jar in jars}
-            for task in as_completed(tasks):
-                # OSError: the network (requests' errors are OSErrors). RuntimeError: jgo's "not in the repository".
-                if isinstance(error := task.exception(), OSError | RuntimeError):
-                    pool.shutdown(cancel_futures=True)
-                    source = "[local] maven_repository" if repository else "the public Maven repository"
-                    what = type(error).__name__ if isinstance(error, OSError) else "not found"
-                    raise ServerMissing(f"{tasks[task].coordinates} did not come from {source} ({what})") from error
-                task.result()
+            try:
+                for task in as_completed(tasks):
+                    # OSError: the network (requests' errors are OSErrors). RuntimeError: jgo's "not in the repository".
+                    if isinstance(error := task.exception(), OSError | RuntimeError):
+                        source = "[local] maven_repository" if repository else "the public Maven repository"
+                        what = type(error).__name__ if isinstance(error, OSError) else "not found"
+                        raise ServerMissing(f"{tasks[task].coordinates} did not come from {source} ({what})") from error
+                    task.result()
+            finally:
+                pool.shutdown(cancel_futures=True)  # after an error or Ctrl-C, what has not begun does not begin
 
     return fetch

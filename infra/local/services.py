@@ -10,6 +10,7 @@ from infra.config import HANDED, TowlineConfig, hand_over
 from infra.errors import PortInUse
 from infra.local import process
 from infra.local.ports import accepts, is_free
+from serving.settings import ServingSettings
 
 
 class Service:
@@ -50,15 +51,23 @@ class Service:
 
 
 def trainer(config: TowlineConfig, number: int) -> Service:
-    """Trainer `number`, 0 the first; its static member name follows from it."""
-    own = config.trainer.model_copy(update={"instance": f"{config.trainer.instance}-{number}"} if number else {})
+    """Trainer `number`, 0 the first; its static member name and its port for metrics follow from it."""
+    own = config.trainer
+    if number:
+        port = own.metrics_port and own.metrics_port + number  # 0 stays "none"
+        own = own.model_copy(update={"instance": f"{own.instance}-{number}", "metrics_port": port})
     return Service("trainer", f"trainer {number}", config.model_copy(update={"trainer": own}), port=0)
 
 
 def serving(config: TowlineConfig) -> Service:
     """The HTTP service. Raises PortInUse."""
     settings = config.serving
-    if settings.port and not is_free(settings.port):
-        raise PortInUse("[serving] port", settings.port)
+    require_port(settings)
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host  # noqa: S104  compared, not bound
     return Service("serving", "serving", config, settings.port, host)
+
+
+def require_port(settings: ServingSettings) -> None:
+    """Raises PortInUse where serving could not listen."""
+    if settings.port and not is_free(settings.port):
+        raise PortInUse("[serving] port", settings.port)

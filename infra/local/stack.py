@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
 from infra.config import TowlineConfig
+from infra.config_faults import without_password
 from infra.errors import NotRunning, StartFailed
 from infra.local import process, services
 from infra.local.broker import choose_broker
@@ -63,6 +64,19 @@ class LocalStack:
         self._environ = os.environ if environ is None else environ
         self._ephemeral = ephemeral_ports
         self._file = StateFile(config.local.state_dir)
+
+    def fetch(self) -> None:
+        """Has at hand what `start_servers` will start, downloaded if need be. Starts nothing. Raises ServerMissing."""
+        if not self._store_is_configured:
+            find_store_program(self._local.store_server, self._environ)
+        if not self._broker_is_configured:
+            choose_broker(self._local, 0, self._environ)
+
+    def require_ports(self) -> None:
+        """Before anything is started: serving's port is free, or has our own serving. Raises PortInUse."""
+        entry = self._file.read().of("serving")
+        if entry is None or not process.is_alive(entry.process):
+            services.require_port(self._config.serving)
 
     def start_servers(self) -> Endpoints:
         """Starts store and broker as far as the configuration names none, and waits until they answer.
@@ -125,7 +139,7 @@ class LocalStack:
         state = self._file.read()
         lines = []
         if self._store_is_configured:
-            where = self._config.redis.url or ",".join(self._config.redis.sentinels)
+            where = without_password(self._config.redis.url) or ",".join(self._config.redis.sentinels)
             lines.append(Status("store", "Redis", "configured", where, ""))
         elif not state.of("store"):
             lines.append(Status("store", "Redis", "not started", "", ""))

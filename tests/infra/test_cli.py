@@ -66,6 +66,52 @@ def test_a_service_without_servers_says_what_to_do(tmp_path: Path, command: str)
     assert "run `towline up`, or set [redis] url" in answer.stderr
 
 
+def test_status_of_configured_servers_shows_no_password(tmp_path: Path) -> None:
+    answer = towline(
+        tmp_path,
+        "status",
+        TOWLINE_REDIS__URL="redis://user:hunter2@redis:6379",
+        TOWLINE_KAFKA__BOOTSTRAP_SERVERS="kafka:9092",
+    )
+    assert answer.returncode == 0
+    assert "redis://user:***@redis:6379" in answer.stdout
+    assert "hunter2" not in answer.stdout
+
+
+def test_a_trainer_that_needs_a_person_says_so_in_one_sentence(tmp_path: Path) -> None:
+    answer = towline(
+        tmp_path, "trainer", TOWLINE_REDIS__URL="http://redis:6379", TOWLINE_KAFKA__BOOTSTRAP_SERVERS="127.0.0.1:1"
+    )
+    assert answer.returncode == 1
+    assert answer.stderr.splitlines()[-1].startswith("towline: redis.url must be redis://host:port/db")
+
+
+def test_a_trainers_metrics_port_in_use_is_one_sentence(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as squatter:
+        port = squatter.getsockname()[1]
+        answer = towline(
+            tmp_path,
+            "trainer",
+            TOWLINE_TRAINER__METRICS_PORT=str(port),
+            TOWLINE_REDIS__URL="redis://127.0.0.1:1",
+            TOWLINE_KAFKA__BOOTSTRAP_SERVERS="127.0.0.1:1",
+        )
+    assert answer.returncode == 1
+    assert answer.stderr.startswith(f"towline: port {port} ([trainer] metrics_port) is in use by another program")
+
+
+@pytest.mark.parametrize("command", ["up", "demo"])
+def test_a_taken_serving_port_is_told_before_anything_starts(tmp_path: Path, command: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as squatter:
+        port = squatter.getsockname()[1]
+        answer = towline(tmp_path, command, TOWLINE_SERVING__PORT=str(port))
+    assert answer.returncode == 1
+    assert answer.stderr == (
+        f"towline: port {port} ([serving] port) is in use by another program: stop that program or set another port\n"
+    )
+    assert not (tmp_path / ".towline").exists()
+
+
 def test_down_and_status_with_nothing_up(tmp_path: Path) -> None:
     assert towline(tmp_path, "down").stdout == "nothing was running\n"
     answer = towline(tmp_path, "status")

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from embedding_store.settings import RedisSettings
 from infra import reference
 from infra.config import HANDED, TowlineConfig, hand_over, load
+from infra.config_faults import without_password
 from infra.errors import ConfigError
 from infra.show import as_toml
 
@@ -111,11 +114,28 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
         ("TOWLINE_KAFKA__TOPIK", "environment variable TOWLINE_KAFKA__TOPIK: unknown key 'topik' in [kafka]"),
         ("TOWLINE_KAFAK__TOPIC", "environment variable TOWLINE_KAFAK__TOPIC: unknown section [kafak]"),
         ("TOWLINE_KAFKA_TOPIC", "two underscores, as in TOWLINE_KAFKA__TOPIC"),
+        ("TOWLINE_REDIS", "TOWLINE_REDIS is not a setting: it names a section"),
+        ("TOWLINE_CONFG", "TOWLINE_CONFG is not a setting, did you mean TOWLINE_CONFIG?"),
         ("TOWLINE_INGEST__BATCH_EVENTS", 'TOWLINE_INGEST__BATCH_EVENTS: [ingest] batch_events = "x" is not usable'),
     ],
 )
 def test_a_fault_in_the_environment_names_the_variable(tmp_path: Path, name: str, expected: str) -> None:
     assert expected in fault(tmp_path, "", **{name: "x"})
+
+
+def test_what_kubernetes_says_of_neighbours_is_no_setting() -> None:
+    address = "tcp://10.0.0.1:8000"
+    of_a_service = {
+        "TOWLINE_SERVING_SERVICE_HOST": "10.0.0.1",
+        "TOWLINE_SERVING_SERVICE_PORT": "8000",
+        "TOWLINE_SERVING_SERVICE_PORT_HTTP": "8000",
+        "TOWLINE_SERVING_PORT": address,
+        "TOWLINE_SERVING_PORT_8000_TCP": address,
+        "TOWLINE_SERVING_PORT_8000_TCP_ADDR": "10.0.0.1",
+    }
+    assert load(None, of_a_service).config.serving.port == 8000
+    with pytest.raises(ConfigError, match="TOWLINE_SERVING__PORT"):
+        load(None, {"TOWLINE_SERVING_PORT": "9000"})
 
 
 SECRETS: dict[str, Any] = {
@@ -126,10 +146,33 @@ SECRETS: dict[str, Any] = {
 
 def test_secrets_never_print() -> None:
     config = TowlineConfig.model_validate(SECRETS)
-    assert "hunter2" not in repr(config.kafka)
+    assert "hunter2" not in repr(config)
     assert "hunter2" not in as_toml(config)
     assert 'password = "***"' in as_toml(config)
     assert 'url = "redis://user:***@host:1/0"' in as_toml(config)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://user:hunter2@host:1/0", "redis://user:***@host:1/0"),
+        ("rediss://:hunter@2@host", "rediss://:***@host"),
+        ("unix://user:hunter2@/run/redis.sock", "unix://user:***@/run/redis.sock"),
+        ("redis://host:1?db=1&password=hunter2", "redis://host:1?db=1&password=***"),
+        ("redis://host:1/0", "redis://host:1/0"),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert without_password(url) == shown
+
+
+def test_a_settings_error_shows_no_neighbouring_secret() -> None:
+    with pytest.raises(ValidationError) as caught:
+        TowlineConfig.model_validate({"redis": {"password": 70707, "timeout_s": -1}})
+    assert "70707" not in str(caught.value)
+    with pytest.raises(ValidationError) as caught:
+        RedisSettings.model_validate({"password": 70707})
+    assert "70707" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
