@@ -84,7 +84,9 @@ class Metrics:
             return dict(self._nonfinite)
 
 
-class _ServiceCollector(Collector):
+class ServiceCollector(Collector):
+    """A service's counters and state as Prometheus families, read when asked."""
+
     def __init__(self, service: Service) -> None:
         self._service = service
 
@@ -161,5 +163,5 @@ def _counter(name: str, text: str, value: float) -> Metric:
 def exposition(service: Service) -> bytes:
     """The text that Prometheus scrapes."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_ServiceCollector(service))
+    registry.register(ServiceCollector(service))
     return generate_latest(registry)

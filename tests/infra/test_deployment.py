@@ -107,7 +107,7 @@ def test_units(path: Path, tmp_path: Path) -> None:
     assert re.findall(r"(?m)^\[(\w+)\]$", text) == ["Unit", "Service", "Install"]
     lines = [line for line in text.splitlines() if line and line[0] not in "#["]
     assert all(re.fullmatch(r"[A-Z]\w+=.*", line) for line in lines)
-    for promise in ("DynamicUser=yes", "NoNewPrivileges=yes", "ProtectSystem=strict", "Restart=always"):
+    for promise in ("DynamicUser=yes", "User=towline", "NoNewPrivileges=yes", "ProtectSystem=strict", "Restart=always"):
         assert promise in lines
     for variable in re.findall(r"(?m)^Environment=(TOWLINE_\w+__\w+)=", text):
         load(None, {variable: "1"})
