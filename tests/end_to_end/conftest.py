@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from embedding_store.contract import EmbeddingStore
+from embedding_store.errors import UnknownTable
 from embedding_store.open import open_store
 from infra.config import TowlineConfig
 from infra.local.ports import ephemeral
@@ -58,8 +59,11 @@ class Product:
         return body if status == 200 else None
 
     def clock(self) -> int:
-        """Usable events that every shard of items and histories has applied."""
-        return min(s.clock for table in ("item", "history") for s in self.store.status(table))
+        """Usable events that every shard of items and histories has applied; 0 before a trainer has declared them."""
+        try:
+            return min(s.clock for table in ("item", "history") for s in self.store.status(table))
+        except UnknownTable:
+            return 0
 
     def pid(self, kind: str) -> int:
         """Process id of a part of the stack."""

@@ -56,17 +56,22 @@ def test_bad_events_are_dead_letters_and_the_stream_goes_on(product: Product) ->
         b'{"user_id": "b", "item_id": "i", "timestamp": 99999999999999}',
         b'{"user_id": "b", "item_id": "' + b"x" * 2_000_000 + b'"}',
     ]
-    for value in bad[:-1]:
+    for value in bad:
         product.producer.send_raw(value, b"b")
     product.producer.send(Event("after the bad ones", "item-1"))
     product.producer.flush()
     until(lambda: product.embedding("user", "after%20the%20bad%20ones"), "the good event after the bad ones")
     assert product.clock() == before + 1, "only usable events move the clock"
-    letters = _letters(product, len(bad) - 1)
+    letters = _letters(product, len(bad))
     reasons = [dict(letter.headers)["reason"].decode() for letter in letters]
     assert any("weight" in reason and "-1" in reason for reason in reasons), reasons
     assert any("timestamp" in reason for reason in reasons), reasons
-    assert {letter.value for letter in letters} == set(bad[:-1])
+    assert any("max_record_bytes" in reason for reason in reasons), reasons
+    whole = {letter.value for letter in letters if "truncated_from" not in dict(letter.headers)}
+    assert whole == set(bad[:-1])
+    (cut,) = (letter for letter in letters if "truncated_from" in dict(letter.headers))
+    assert bad[-1].startswith(cut.value)
+    assert dict(cut.headers)["truncated_from"] == str(len(bad[-1])).encode()
 
 
 def test_a_trainer_killed_at_any_moment_loses_and_doubles_nothing(product: Product) -> None:
