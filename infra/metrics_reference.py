@@ -22,7 +22,8 @@ _HEAD = """# Metrics
 
 Prometheus text. The service answers at `/metrics` on its own port (with an API key where keys are set); a trainer on
 `[trainer] metrics_host` and `metrics_port`, which is off by default. With several trainers of `towline up` the second
-uses the next port, and so on. A trainer's lag and prequential figures are as of its last apply.
+uses the next port, and so on. A trainer's prequential figures are as of its last
+apply.
 
 What to watch on the first day:
 
@@ -30,6 +31,7 @@ What to watch on the first day:
 |---|---|---|
 | Does learning keep up? | `sum(towline_trainer_lag_records)` | it grows for minutes |
 | Does it go on? | `rate(towline_trainer_applies_total{outcome="applied"}[1m])` | 0 while events are produced |
+| Is what it needs there? | `rate(towline_trainer_away_total[1m])` | above 0 |
 | Do workers collide? | `rate(towline_trainer_applies_total{outcome="conflict"}[5m])` | it stays above 0 |
 | Is the input usable? | `rate(towline_trainer_dead_letters_total[5m])` | it rises: see the dead-letter topic |
 | Is the model healthy? | `increase(towline_trainer_quarantined_total[5m])` | above 0 |

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 class KafkaSettings(BaseModel):
     """`[kafka]` of towline.toml. With `bootstrap_servers` empty the local stack starts a broker."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     bootstrap_servers: str = Field("", description="host:port, several separated by commas")
     topic: str = Field("events", min_length=1)
@@ -37,7 +37,7 @@ class KafkaSettings(BaseModel):
 class IngestSettings(BaseModel):
     """`[ingest]` of towline.toml: micro-batches and the door."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     batch_events: int = Field(1024, ge=1, le=1_000_000, description="a micro-batch closes at so many events …")
     batch_wait_ms: int = Field(20, ge=0, le=60_000, description="… or so long after its first record")

@@ -60,6 +60,11 @@ class Freshness:
             self.failures += 1
             self.failure = why
 
+    def answered(self) -> None:
+        """The store answered, though there is nothing to follow yet."""
+        with self._lock:
+            self.failure = None
+
     @property
     def lag_s(self) -> float:
         """Seconds since the last confirmation; infinite before the first."""

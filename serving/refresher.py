@@ -45,6 +45,7 @@ class Refresher(threading.Thread):
         self._store: EmbeddingStore | None = None
         self._stopped = threading.Event()
         self._delay_s = _FIRST_DELAY_S
+        self._told = False  # that there is no model yet
         self._model_checked_s = 0.0
 
     def run(self) -> None:
@@ -73,7 +74,11 @@ class Refresher(threading.Thread):
                 self._store = self._connect()
             live = self._current(self._store)
             if live is None:
-                self._retry("no model is published yet: start a trainer")
+                self._service.freshness.answered()
+                if not self._told:
+                    log.warning("no model is published yet: start a trainer")
+                self._told = True
+                self._pause()
                 return
             self._follow(live)
             self._delay_s = _FIRST_DELAY_S
@@ -89,6 +94,9 @@ class Refresher(threading.Thread):
         if freshness.failure != why:
             log.warning("not following the store, retrying: %s", ascii(why))
         freshness.failed(why)
+        self._pause()
+
+    def _pause(self) -> None:
         self._model_checked_s = 0.0  # what comes back may not be what went away
         self._stopped.wait(self._delay_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
         self._delay_s = min(2 * self._delay_s, _LAST_DELAY_S)

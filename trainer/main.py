@@ -46,7 +46,7 @@ def run(config: Sections) -> None:
     StreamMisconfigured: those need a person.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("kafka").setLevel(logging.ERROR)  # our own back-off says what is away, once
+    logging.getLogger("kafka").setLevel(logging.CRITICAL)  # our own back-off says what is away, once
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from ingest.columns import MicroBatch
@@ -35,6 +37,16 @@ class Metrics:
             buckets=_LATENCIES_S,
             registry=r,
         )
+        self.last_apply = Gauge(
+            "towline_trainer_last_apply_timestamp_seconds", "when a flush was last applied, Unix time", registry=r
+        )
+        self.delay_seconds = Histogram(
+            "towline_trainer_delay_seconds",
+            "from a flush's newest record timestamp to its end",
+            buckets=(*_LATENCIES_S, 5.0, 15.0, 60.0, 300.0),
+            registry=r,
+        )
+        self.away = Counter("towline_trainer_away", "failed tries, by what was away", ["what"], registry=r)
         self.tests = Gauge("towline_prequential_tests", "positives measured before they were learned", registry=r)
         self.hits = Gauge("towline_prequential_hits", "tests with rank within k", ["ranking"], registry=r)
         self.ndcg = Gauge("towline_prequential_ndcg", "sum of NDCG@k over the tests", registry=r)
@@ -56,8 +68,11 @@ class Metrics:
         else:
             self.quarantined.inc()
 
-    def flushed(self, prequential: Prequential, lag: int) -> None:
-        self.lag.set(lag)
+    def flushed(self, prequential: Prequential, produced_ms: int) -> None:
+        now_s = time.time()
+        self.last_apply.set(now_s)
+        if produced_ms:
+            self.delay_seconds.observe(max(0.0, now_s - produced_ms / 1e3))
         self.tests.set(prequential.tests)
         self.hits.labels("model").set(prequential.hits)
         self.hits.labels("popularity").set(prequential.popular_hits)

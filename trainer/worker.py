@@ -84,6 +84,7 @@ class Worker:
                     backoff.wait(stopping)
             except (StoreUnavailable, StreamUnavailable) as away:
                 log.warning("%s; trying again in %.1f s", away, backoff.next_s)
+                self._metrics.away.labels("store" if isinstance(away, StoreUnavailable) else "stream").inc()
                 ready = False
                 backoff.wait(stopping)
         if ready:
@@ -123,6 +124,7 @@ class Worker:
 
     def _once(self) -> None:
         batch = self._stream.poll(self._progress.stop_at())
+        self._metrics.lag.set(self._stream.lag())
         if batch is not None:
             self._learn(batch)
         if self._due(idle=batch is None):
@@ -172,9 +174,10 @@ class Worker:
                 self._flush_dense(now_ms)
         if "dense" not in self._tables or everything:
             self._progress.passed(stops)
+        produced_ms = pending.produced_ms
         pending.clear()
         self._stream.commit(self._progress.start("item"))
-        self._metrics.flushed(self._prequential, self._stream.lag())
+        self._metrics.flushed(self._prequential, produced_ms)
 
     def _flush_dense(self, now_ms: int) -> None:
         stops = dict(self._progress.start("item"))

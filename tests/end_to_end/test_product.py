@@ -125,7 +125,12 @@ def test_the_store_may_be_killed_and_everything_waits_for_it(product: Product) -
 def test_trainer_metrics_tell_of_the_stream(product: Product) -> None:
     url = f"http://127.0.0.1:{product.config.trainer.metrics_port}/metrics"
     text = until(lambda: urllib.request.urlopen(url, timeout=5).read().decode(), "metrics")
-    for name in ("towline_trainer_events_total", "towline_trainer_lag_records", "towline_prequential_tests"):
+    for name in (
+        "towline_trainer_events_total",
+        "towline_trainer_lag_records",
+        "towline_prequential_tests",
+        "towline_trainer_last_apply_timestamp_seconds",
+    ):
         assert f"\n{name} " in text, name
 
 

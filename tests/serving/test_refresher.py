@@ -110,6 +110,16 @@ def test_an_outage_is_marked_and_recovered_from(scene: Scene) -> None:
     assert not scene.service.stale
 
 
+def test_a_store_without_a_model_is_loading_and_not_down(scene: Scene) -> None:
+    scene.flaky.down = True
+    scene.refresher.start()
+    until(lambda: scene.service.unready() == ["loading", "store_down"], "the store is away")
+    scene.flaky.down = False
+    until(lambda: scene.service.unready() == ["loading"], "it is there, without a model")
+    scene.writer.declare()
+    until(lambda: not scene.service.unready(), "ready")
+
+
 def test_retries_back_off(scene: Scene) -> None:
     scene.flaky.down = True
     scene.refresher.start()

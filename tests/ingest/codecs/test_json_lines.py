@@ -168,7 +168,7 @@ REFUSED = [
     ('{"user_id":"\ud800","item_id":2}', "malformed", "UTF-8"),
     ('{"user_id":"a\x00b","item_id":2}', "malformed", "malformed"),
     ("\ufeff" + GOOD.decode(), "malformed", "malformed"),
-    ('{"user_id":1,"item_id":2,"x":' + "[" * 5000 + "]" * 5000 + "}", "malformed", "nested too deeply"),
+    ('{"user_id":1,"item_id":2,"x":' + "[" * 100_000 + "]" * 100_000 + "}", "malformed", "nested too deeply"),
 ]  # fmt: skip
 
 
