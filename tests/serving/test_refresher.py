@@ -64,7 +64,7 @@ def test_waits_for_the_store_then_for_a_model_then_serves(scene: Scene) -> None:
     until(lambda: scene.connects >= 2, "retries")
     assert scene.service.unready() == ["loading", "store_down"]
     scene.flaky.down = False
-    until(lambda: "model" in str(scene.service.freshness.failure), "waits for a model")
+    until(lambda: scene.service.unready() == ["loading"], "waits for a model: the store is there")
     assert scene.service.live is None
     scene.writer.declare()
     scene.writer.apply([("u", "i", 1.0)])
@@ -108,16 +108,6 @@ def test_an_outage_is_marked_and_recovered_from(scene: Scene) -> None:
     scene.writer.apply([("u", "i", 1.0)])
     until(lambda: not scene.service.unready() and scene.size == 1, "recovered")
     assert not scene.service.stale
-
-
-def test_a_store_without_a_model_is_loading_and_not_down(scene: Scene) -> None:
-    scene.flaky.down = True
-    scene.refresher.start()
-    until(lambda: scene.service.unready() == ["loading", "store_down"], "the store is away")
-    scene.flaky.down = False
-    until(lambda: scene.service.unready() == ["loading"], "it is there, without a model")
-    scene.writer.declare()
-    until(lambda: not scene.service.unready(), "ready")
 
 
 def test_retries_back_off(scene: Scene) -> None:
