@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from embedding_store.contract import ENTRY, F32, I64, U32, U64, Flush, Range, Source
 from ingest.columns import Events, MicroBatch, Partition
+from native.aggregate import aggregate_parts
 from native.key_index import unique_keys
-from native.pooling import add_rows
 from native.ragged import Ragged, concatenate
 from trainer.examples import positives
 from trainer.learner import Step
@@ -93,14 +93,10 @@ class Pending:
 
     def _summed(self, side: str, own: U64) -> tuple[U64, F32]:
         """(keys, gradients summed per key): the own events' keys first, then those with nothing but a gradient."""
-        parts = self._gradients[side]
-        keys, numbers = unique_keys(np.concatenate([own, *(k for k, _ in parts)]))
-        out = np.zeros((len(keys), self._dim), np.float32)
-        if parts:
-            add_rows(np.concatenate([g for _, g in parts]), numbers[len(own) :], out)
+        keys, sums = aggregate_parts(own, self._gradients[side], self._dim)
         keep = np.ones(len(keys), bool)
-        keep[len(own) :] = (out[len(own) :] != 0).any(axis=1)
-        return keys[keep], out[keep]
+        keep[len(own) :] = sums[len(own) :].any(axis=1)
+        return keys[keep], sums[keep]
 
 
 class _OwnEvents:
