@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from embedding_store.contract import ENTRY, F32, I64, U64, Bool, Histories, Rows
 from embedding_store.errors import StoreMisconfigured
-from embedding_store.spec import Adagrad, TableSpec
+from embedding_store.optimizers import initial_state
+from embedding_store.spec import TableSpec
 from native.initial import fill_missing
 from native.ragged import Ragged
 from native.rows import ENTRY_BYTES, HEADER, HEADER_BYTES, decode_headers, gather_fixed, gather_ragged
@@ -96,8 +97,8 @@ def decode(spec: TableSpec, keys: U64, records: Records, order: I64 | None = Non
         gather_fixed(records.data, body_at, found, 4 * spec.dim, byte_rows(state))
     if len(rows) < n:
         fill_missing(spec.seed, spec.initial_std, keys, found, vectors)
-        if isinstance(spec.optimizer, Adagrad) and state.shape[1]:
-            state[~found] = spec.optimizer.initial_accumulator
+        if state.shape[1] and (initial := initial_state(spec.optimizer)):
+            state[~found] = initial
     none = np.zeros((0, 4), np.int64)
     return Block(headers, found, vectors, state, none, np.zeros(n + 1, np.int64), records.data, body_at + body)
 

@@ -2,55 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from embedding_store.frozen import Frozen
+from embedding_store.optimizers import Adagrad, Adam, Add, Optimizer, RowwiseAdagrad, Sgd
+from embedding_store.regularization import NoRegularization, Regularization, check_learning
+from embedding_store.schedules import Constant, Schedule
+
+__all__ = ["Adagrad", "Adam", "Add", "Kind", "Optimizer", "RowwiseAdagrad", "Sgd", "TableSpec"]
 
 Kind = Literal["embedding", "sequence", "dense"]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Sgd(_Frozen):
-    """w ← w − η·g."""
-
-    kind: Literal["sgd"] = "sgd"
-    learning_rate: float = Field(0.05, gt=0, le=100, allow_inf_nan=False)
-
-    def state_dim(self, dim: int) -> int:
-        """float32 values of optimizer state in a row of `dim` values."""
-        return 0 * dim
-
-
-class Adagrad(_Frozen):
-    """s ← s + g²; w ← w − η·g/(√s + ε), element-wise (Duchi, Hazan, Singer 2011)."""
-
-    kind: Literal["adagrad"] = "adagrad"
-    learning_rate: float = Field(0.05, gt=0, le=100, allow_inf_nan=False)
-    initial_accumulator: float = Field(0.1, ge=0, allow_inf_nan=False)
-    epsilon: float = Field(1e-7, gt=0, allow_inf_nan=False)
-
-    def state_dim(self, dim: int) -> int:
-        """float32 values of optimizer state in a row of `dim` values."""
-        return dim
-
-
-class Add(_Frozen):
-    """w ← w + g: the call carries deltas, and concurrent deltas add up."""
-
-    kind: Literal["add"] = "add"
-
-    def state_dim(self, dim: int) -> int:
-        """float32 values of optimizer state in a row of `dim` values."""
-        return 0 * dim
-
-
-Optimizer = Annotated[Sgd | Adagrad | Add, Field(discriminator="kind")]
-
-
-class TableSpec(_Frozen):
+class TableSpec(Frozen):
     """One table, declared once; `EmbeddingStore.create` refuses a different declaration under the same name.
 
     kind `embedding`: rows of `dim` float32 keyed by id. `sequence`: an id's `length` largest entries by
@@ -65,6 +31,12 @@ class TableSpec(_Frozen):
     seed: int = Field(0, ge=0, lt=2**63)
     initial_std: float = Field(0.0, ge=0, le=10, allow_inf_nan=False)
     optimizer: Optimizer = Field(default_factory=Add)
+    schedule: Schedule = Field(default_factory=Constant)
+    step_events: int = Field(1000, ge=1, lt=2**63, description="events of one step: the unit of schedule and decay")
+    regularization: Regularization = Field(default_factory=NoRegularization)
+    clip_norm: float = Field(
+        0.0, ge=0, le=1e15, allow_inf_nan=False, description="longest gradient of a row, L2 norm; 0: as it comes"
+    )
     popularity_half_life: int = Field(1000, ge=1, description="events after which a row's popularity has halved")
     gap_rate: float = Field(0.05, gt=0, le=1, description="α of logQ's moving average of gaps (Yi et al. 2019, alg. 2)")
 
@@ -79,6 +51,22 @@ class TableSpec(_Frozen):
             raise ValueError(
                 f"{self.kind} table '{self.name}' needs dim ≥ 1 and length 0, got {self.dim}, {self.length}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _learns(self) -> TableSpec:
+        if self.kind == "sequence":
+            learned = {"optimizer": Add(), "schedule": Constant(), "regularization": NoRegularization(), "clip_norm": 0}
+            for name, default in learned.items():
+                if getattr(self, name) != default:
+                    raise ValueError(
+                        f"sequence table '{self.name}' has no vectors to learn: leave {name} = "
+                        f"{getattr(self, name)!r} out"
+                    )
+        try:
+            check_learning(self.optimizer, self.regularization, self.schedule, self.clip_norm)
+        except ValueError as e:
+            raise ValueError(f"table '{self.name}': {e}") from None
         return self
 
     @property
