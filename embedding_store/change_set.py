@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from embedding_store.contract import U64, Changes, Cursor
+from embedding_store.decay import decay_read
 from embedding_store.records import Records, decode, rows_of
 from embedding_store.shard import ShardMeta
 from embedding_store.spec import TableSpec
@@ -21,13 +22,16 @@ def change_set(
     """
     present = keys[stored.found]
     there = Records(np.ones(len(present), np.bool_), stored.bounds, stored.data)
+    block = decode(spec, present, there, with_state=False)
+    clock = tuple(meta.clock for meta in metas)
+    decay_read(spec, block, present, clock)
     return Changes(
         cursor=Cursor(run_id, tuple(str(meta.feed) for meta in metas)),
         rescan=rescan,
         keys=present,
-        rows=rows_of(decode(spec, present, there, with_state=False)),
+        rows=rows_of(block),
         deleted=np.zeros(0, np.uint64) if rescan else keys[~stored.found],
-        clock=tuple(meta.clock for meta in metas),
+        clock=clock,
         event_time_ms=min(meta.event_time_ms for meta in metas),
         produced_ms=min(meta.produced_ms for meta in metas),
     )

@@ -22,12 +22,15 @@ clock it is read at (the clock was read first) has missed nothing either.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
-from embedding_store.contract import F32, I64, Bool
+from embedding_store.contract import F32, I64, U64, Bool
+from embedding_store.flush_parts import by_shard
+from embedding_store.records import Block
 from embedding_store.regularization import L1, L2, ElasticNet, NoRegularization, Regularization
 from embedding_store.schedules import Schedule, Sums
 from embedding_store.spec import TableSpec
@@ -72,6 +75,20 @@ def decay(spec: TableSpec, vectors: F32, since: I64, clock: I64 | int, found: Bo
     both = missed(spec, since, clock, found)
     if both is not None:
         shrink(vectors, *both, vectors)
+
+
+def decay_read(spec: TableSpec, block: Block, keys: U64, clocks: Sequence[int]) -> None:
+    """Bring the vectors of rows read to the clocks of their shards (shards,), in place; `block` answers `keys`."""
+    if decays(spec):
+        decay(spec, block.vectors, block.headers["clock"], clocks_of(keys, clocks), block.found)
+
+
+def clocks_of(keys: U64, clocks: Sequence[int]) -> I64:
+    """(n,) the clock of each key's shard."""
+    order, starts = by_shard(keys, len(clocks))
+    out = np.empty(len(keys), np.int64)
+    out[order] = np.repeat(np.array(clocks, np.int64), np.diff(starts))
+    return out
 
 
 def _closed_form(spec: TableSpec, starts: I64, stop: int) -> tuple[F64, F64]:

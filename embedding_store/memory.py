@@ -24,6 +24,7 @@ from embedding_store.contract import (
     ShardStatus,
     Source,
 )
+from embedding_store.decay import decay_read
 from embedding_store.declarations import check_same
 from embedding_store.errors import UnknownTable
 from embedding_store.flush_parts import Part, by_shard, parts_of
@@ -184,7 +185,10 @@ class MemoryStore:
         with self._changed:
             parts = (s.read(keys[order[starts[i] : starts[i + 1]]]) for i, s in enumerate(t.shards))
             replies = list(chain.from_iterable(parts))
-        return decode(t.spec, keys, Records.of(replies), order, with_state=with_state)
+            clocks = [s.meta.clock for s in t.shards]
+        block = decode(t.spec, keys, Records.of(replies), order, with_state=with_state)
+        decay_read(t.spec, block, keys, clocks)
+        return block
 
     def _moved(self, t: _Table, cursor: Cursor) -> bool:
         at = positions(t.spec, self._run_id, cursor)

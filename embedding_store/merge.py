@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from embedding_store.contract import I64, U64, Bool
+from embedding_store.contract import F32, I64, U64, Bool
+from embedding_store.decay import decay, rate_at
 from embedding_store.flush_parts import Part
 from embedding_store.records import U8, Block, Records, byte_rows, decode, record_lengths
-from embedding_store.spec import Adagrad, Sgd, TableSpec
+from embedding_store.spec import Adagrad, Adam, RowwiseAdagrad, Sgd, TableSpec
 from native import optimizers
 from native.ragged import Ragged
 from native.rows import encode_records, gather_ragged, place_records
@@ -62,11 +62,13 @@ class Merged:
 def merge(spec: TableSpec, part: Part, stored: Records, clock: int, now_ms: int) -> Merged:
     """Rows of `part.keys` after the call that ends at `clock`. `stored` answers the part's keys, in order.
 
-    1. Own events move count, A and B, popularity, and give a row its id if it has none. 2. Gradients go through the
-    table's optimizer; appends into the sequence. 3. Forgets remove, what this call wrote included.
+    1. Own events move count, A and B, popularity, and give a row its id if it has none. 2. Missed decay up to `clock`,
+    see `embedding_store.decay`; then gradients go through the table's optimizer, or deltas are added; appends into the
+    sequence. 3. Forgets remove, what this call wrote included.
     """
     block = decode(spec, part.keys, stored)
     h = block.headers
+    decay(spec, block.vectors, h["clock"], clock, block.found)
     new_id = (part.counts > 0) & (h["id_len"] == 0)
     observe(
         part.counts, part.positives, clock, spec.gap_rate, float(spec.popularity_half_life),
@@ -75,7 +77,10 @@ def merge(spec: TableSpec, part: Part, stored: Records, clock: int, now_ms: int)
     touched = part.counts > 0
     if part.gradients is not None:
         touched |= part.gradients.any(axis=1)
-        _optimize(spec, block, part.gradients)
+        if part.mode == "deltas":
+            touched |= _add_deltas(block, part.gradients, part.state_deltas)
+        else:
+            _optimize(spec, block, part.gradients, clock)
     if spec.kind == "sequence":
         block, lengthened = _append(spec, block, part)
         touched |= lengthened
@@ -91,15 +96,33 @@ def merge(spec: TableSpec, part: Part, stored: Records, clock: int, now_ms: int)
     return Merged(part.keys, block, ids, lengths, np.flatnonzero(touched), part.forget)
 
 
-def _optimize(spec: TableSpec, block: Block, gradients: npt.NDArray[np.float32]) -> None:
+def _optimize(spec: TableSpec, block: Block, gradients: F32, clock: int) -> None:
     optimizer = spec.optimizer
-    if isinstance(optimizer, Adagrad):
-        rate, epsilon = np.float32(optimizer.learning_rate), np.float32(optimizer.epsilon)
-        optimizers.adagrad(block.vectors, block.state, gradients, rate, epsilon)
+    if spec.clip_norm:
+        clipped = np.empty_like(gradients)
+        optimizers.clip(gradients, spec.clip_norm, clipped)
+        gradients = clipped
+    rate = rate_at(spec, clock)
+    if isinstance(optimizer, Adagrad | RowwiseAdagrad):
+        step = optimizers.adagrad if isinstance(optimizer, Adagrad) else optimizers.rowwise_adagrad
+        step(block.vectors, block.state, gradients, np.float32(rate), np.float32(optimizer.epsilon))
+    elif isinstance(optimizer, Adam):
+        optimizers.adam(
+            block.vectors, block.state, gradients, rate, optimizer.beta_1, optimizer.beta_2, optimizer.epsilon
+        )
     elif isinstance(optimizer, Sgd):
-        optimizers.sgd(block.vectors, gradients, np.float32(optimizer.learning_rate))
+        optimizers.sgd(block.vectors, gradients, np.float32(rate))
     else:
         optimizers.add(block.vectors, gradients)
+
+
+def _add_deltas(block: Block, vectors: F32, state: F32 | None) -> Bool | bool:
+    """Add both in place; which rows (n,) a change of state touches."""
+    optimizers.add(block.vectors, vectors)
+    if state is None:
+        return False
+    optimizers.add(block.state, state)
+    return np.asarray(state.any(axis=1))
 
 
 def _append(spec: TableSpec, block: Block, part: Part) -> tuple[Block, Bool]:

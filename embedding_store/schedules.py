@@ -154,7 +154,8 @@ class Sums:
             return _inverse_time_tail(self._rate, schedule, self._l2 if log else None, starts, stop)
         rate = self.rate(self._head)
         each = float(np.log1p(-rate * self._l2)) if log else rate
-        return np.multiply(stop - starts, each)
+        total: F64 = np.multiply(stop - starts, each)
+        return total
 
 
 def _extended(sums: F64, parts: list[F64]) -> F64:
@@ -169,10 +170,12 @@ def _inverse_time_tail(rate: float, schedule: InverseTime, l2: float | None, sta
     ∫ log(1 − a/x) dx = (x − a)·log1p(−a/x) − a·log x.
     """
     k, w = schedule.decay, schedule.warmup_steps
-    x, y = 1.0 + k * (starts - w).astype(np.float64), 1.0 + k * float(stop - w)
-    between = np.log1p((y - x) / x)  # log(y/x)
+    x: F64 = 1.0 + k * (starts - w).astype(np.float64)
+    y = 1.0 + k * float(stop - w)
+    between: F64 = np.log1p((y - x) / x)  # log(y/x)
     if l2 is None:
-        return rate * (between / k + 0.5 * (1.0 / x - 1.0 / y))
+        return np.asarray(rate * (between / k + 0.5 * (1.0 / x - 1.0 / y)))
     a = rate * l2
-    at_x, at_y = np.log1p(-a / x), np.log1p(-a / y)
-    return ((y - a) * at_y - (x - a) * at_x - a * between) / k + 0.5 * (at_x - at_y)
+    at_x: F64 = np.log1p(-a / x)
+    at_y = float(np.log1p(-a / y))
+    return np.asarray(((y - a) * at_y - (x - a) * at_x - a * between) / k + 0.5 * (at_x - at_y))

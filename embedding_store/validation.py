@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from embedding_store.contract import ENTRY, U64, Cursor, Flush, Range, Source
+from embedding_store.contract import ENTRY, F32, U64, Cursor, Flush, Mode, Range, Source
 from embedding_store.errors import BadRequest
 from embedding_store.spec import TableSpec
 from native.identity import MAX_ID_BYTES
@@ -87,7 +87,16 @@ def checked_flush(spec: TableSpec, flush: Flush) -> Flush:
 def _with_gradients(spec: TableSpec, flush: Flush, n: int) -> Flush:
     if flush.appends is not None or flush.append_rows is not None:
         raise BadRequest(f"{spec.kind} table '{spec.name}' has no sequences: leave appends and append_rows out")
+    if flush.mode not in get_args(Mode):
+        raise BadRequest(f"table '{spec.name}': mode must be one of {get_args(Mode)}, got {flush.mode!r}")
+    if flush.mode == "deltas" and spec.optimizer.kind == "adam":
+        raise BadRequest(
+            f"table '{spec.name}' has optimizer 'adam': mode deltas is refused, since moments are moving averages and "
+            "the changes of two callers don't add up to the change of both; send gradients, or use adagrad or sgd"
+        )
     if flush.gradients is None:
+        if flush.state_deltas is not None:
+            raise BadRequest(f"table '{spec.name}': state_deltas without gradients; changes of vectors go with them")
         return flush
     gradients = np.ascontiguousarray(flush.gradients)
     if gradients.dtype != np.float32 or gradients.shape != (n, spec.dim):
@@ -102,12 +111,40 @@ def _with_gradients(spec: TableSpec, flush: Flush, n: int) -> Flush:
                 f"table '{spec.name}': gradients must be finite and at most {MAX_GRADIENT:g} in magnitude, "
                 f"got {largest}; clip them, or quarantine the range and send zeros"
             )
-    return replace(flush, gradients=gradients)
+    return replace(flush, gradients=gradients, state_deltas=_checked_state_deltas(spec, flush, n))
+
+
+def _checked_state_deltas(spec: TableSpec, flush: Flush, n: int) -> F32 | None:
+    given = flush.state_deltas
+    if flush.mode == "gradients" or not spec.state_dim:
+        if given is not None:
+            raise BadRequest(
+                f"table '{spec.name}' of optimizer '{spec.optimizer.kind}' takes no state_deltas in mode {flush.mode}: "
+                "they go with mode deltas and an optimizer that has state"
+            )
+        return None
+    if given is None:
+        raise BadRequest(
+            f"table '{spec.name}' of optimizer '{spec.optimizer.kind}': mode deltas needs state_deltas, float32 "
+            f"({n}, {spec.state_dim}), beside the change of vectors"
+        )
+    deltas = np.ascontiguousarray(given)
+    if deltas.dtype != np.float32 or deltas.shape != (n, spec.state_dim):
+        raise BadRequest(
+            f"table '{spec.name}' has {spec.state_dim} float32 values of state a row: state_deltas of {n} keys must "
+            f"be float32 ({n}, {spec.state_dim}), got {deltas.dtype} {deltas.shape}"
+        )
+    if n and not (deltas.min() >= 0 and deltas.max() <= MAX_GRADIENT**2):
+        raise BadRequest(
+            f"table '{spec.name}': state_deltas are sums of squares: finite, not negative and at most "
+            f"{MAX_GRADIENT**2:g}, got {deltas.min()} to {deltas.max()}"
+        )
+    return deltas
 
 
 def _with_appends(spec: TableSpec, flush: Flush, n: int) -> Flush:
-    if flush.gradients is not None:
-        raise BadRequest(f"sequence table '{spec.name}' has no vectors: leave gradients out")
+    if flush.gradients is not None or flush.state_deltas is not None or flush.mode != "gradients":
+        raise BadRequest(f"sequence table '{spec.name}' has no vectors: leave gradients, state_deltas and mode out")
     if (flush.appends is None) != (flush.append_rows is None):
         raise BadRequest(f"table '{spec.name}': appends and append_rows go together, one of them is missing")
     if flush.appends is None or flush.append_rows is None:

@@ -54,15 +54,26 @@ def read_changes(session: Session, spec: TableSpec, cursor: Cursor | None) -> Ch
     return change_set(spec, run, metas, np.concatenate(named), Records.of(stored), rescan=False)
 
 
-def read_rows(shards: Sequence[ShardKeys], wires: Sequence[Wire], keys: Sequence[U64]) -> list[bytes | None]:
-    """Records of each shard's keys, shard by shard; all shards are asked before the first answer is read."""
+def read_rows(
+    shards: Sequence[ShardKeys], wires: Sequence[Wire], keys: Sequence[U64], clocks: list[int] | None = None
+) -> list[bytes | None]:
+    """Records of each shard's keys, shard by shard; all shards are asked before the first answer is read.
+
+    clocks: is filled with each shard's clock, read before its rows: a row may be newer, never older than it says.
+    """
     counts = []
     for shard, wire, mine in zip(shards, wires, keys, strict=True):
+        if clocks is not None:
+            wire.send([pack("HGET", shard.meta, "clock")])
         commands = hmget(shard.rows, mine)
         counts.append(len(commands))
         if commands:
             wire.send([b"".join(commands)])
-    replies = [wire.checked([wire.read() for _ in range(n)]) for wire, n in zip(wires, counts, strict=True)]
+    replies = []
+    for wire, n in zip(wires, counts, strict=True):
+        if clocks is not None:
+            clocks.append(int(wire.checked([wire.read()])[0] or 0))
+        replies.append(wire.checked([wire.read() for _ in range(n)]))
     return list(itertools.chain.from_iterable(itertools.chain.from_iterable(replies)))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from embedding_store.contract import U64, Changes, Cursor, Flush, Histories, Rows, ShardReply, ShardStatus, Source
+from embedding_store.decay import decay_read, decays
 from embedding_store.declarations import check_same, from_json, to_json
 from embedding_store.errors import UnknownTable
 from embedding_store.flush_parts import Part, by_shard, parts_of
@@ -169,8 +170,16 @@ class RedisStore:
         ordered = keys[order]
         mine = [ordered[starts[s] : starts[s + 1]] for s in range(spec.shards)]
         shards = [shard_keys(spec.name, s) for s in range(spec.shards)]
-        replies = routed(self._nodes, lambda s: read_rows(shards, [s.shared(shard.rows) for shard in shards], mine))
-        return decode(spec, keys, Records.of(replies), order, with_state=with_state)
+
+        def read(session: Session) -> tuple[list[bytes | None], list[int] | None]:
+            clocks: list[int] | None = [] if decays(spec) else None
+            return read_rows(shards, [session.shared(shard.rows) for shard in shards], mine, clocks), clocks
+
+        replies, clocks = routed(self._nodes, read)
+        block = decode(spec, keys, Records.of(replies), order, with_state=with_state)
+        if clocks is not None:
+            decay_read(spec, block, keys, clocks)
+        return block
 
     def _apply_wave(self, spec: TableSpec, flush: Flush, parts: list[Part], shards: range) -> list[ShardReply | None]:
         """1. All shards read. 2. All decide, so that a refusal comes before any write. 3. All write. 4. All finish.
