@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from embedding_store.regularization import NoRegularization, Regularization, check_learning
+from embedding_store.schedules import Constant, Schedule
 from embedding_store.spec import Adagrad, Add, Optimizer, TableSpec
 
 
@@ -13,7 +15,8 @@ class ModelSettings(BaseModel):
 
     User: recency-weighted mean of the vectors of the last `history_length` items (weight recency^k, k = 0 the newest),
     plus the user's own id vector if `user_id_vector`. Item: its row of the item table. Score: dot product +
-    popularity_weight · log share of decayed popularity. With `dense_layers` both sides pass through a ReLU network of
+    popularity_weight · log share of decayed popularity. Item and user rows learn by `optimizer`, `schedule`,
+    `regularization` and `clip_norm`, in the store. With `dense_layers` both sides pass through a ReLU network of
     those widths first.
     """
 
@@ -29,6 +32,12 @@ class ModelSettings(BaseModel):
     popularity_half_life: int = Field(1000, ge=1, description="events after which an item's popularity has halved")
     initial_std: float = Field(0.03, gt=0, le=1)
     optimizer: Optimizer = Field(default_factory=Adagrad)
+    schedule: Schedule = Field(default_factory=Constant)
+    step_events: int = Field(1000, ge=1, lt=2**63, description="events of one step: the unit of schedule and decay")
+    regularization: Regularization = Field(default_factory=NoRegularization)
+    clip_norm: float = Field(
+        0.0, ge=0, le=1e15, allow_inf_nan=False, description="longest gradient of a row, L2 norm; 0: as it comes"
+    )
     shards: int = Field(2, ge=1, le=4096, description="per table; fixed once the tables exist")
     seed: int = Field(7, ge=0, lt=2**63)
 
@@ -36,6 +45,11 @@ class ModelSettings(BaseModel):
     def _keeps_what_it_pools(self) -> ModelSettings:
         if self.seen_length < self.history_length:
             raise ValueError(f"seen_length {self.seen_length} is below history_length {self.history_length}")
+        return self
+
+    @model_validator(mode="after")
+    def _learns(self) -> ModelSettings:
+        check_learning(self.optimizer, self.regularization, self.schedule, self.clip_norm)
         return self
 
     @field_validator("dense_layers")
@@ -75,6 +89,10 @@ class ModelSettings(BaseModel):
             kind="embedding",
             dim=self.dim,
             optimizer=self.optimizer,
+            schedule=self.schedule,
+            step_events=self.step_events,
+            regularization=self.regularization,
+            clip_norm=self.clip_norm,
             initial_std=self.initial_std,
             seed=seed,
             shards=self.shards,
