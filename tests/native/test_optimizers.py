@@ -54,8 +54,11 @@ def test_a_step_is_its_formula(kind, n, dim):
 
 
 @EVERY
-def test_a_gradient_of_zeros_moves_nothing(kind):
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_gradient_of_zeros_moves_nothing(kind, fresh):
     vectors, state, _ = columns(kind, 9, 6)
+    if fresh:
+        state[:] = 0
     w, s = vectors.copy(), state.copy()
     STEPS[kind][1](w, s, np.zeros((9, 6), np.float32))
     assert (w == vectors).all()
