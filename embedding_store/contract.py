@@ -84,7 +84,7 @@ class Values:
     """Reply of `values`; row i answers key i."""
 
     values: Ragged  # n values; empty for missing keys
-    orders: Orders  # (n,) of dtype ORDER: of the event that wrote the value
+    orders: Orders  # (n,) of dtype ORDER: of the event that wrote the value; time_ms -2^63 where there is none
     found: Bool  # (n,)
     clock: I64  # (n,)
     count: I64  # (n,)

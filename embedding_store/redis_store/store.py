@@ -6,12 +6,27 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
-from embedding_store.contract import U64, Changes, Cursor, Flush, Histories, Rows, ShardReply, ShardStatus, Source
+from embedding_store.admission import taken_by_others
+from embedding_store.contract import (
+    U32,
+    U64,
+    Bool,
+    Changes,
+    Cursor,
+    Flush,
+    Histories,
+    Rows,
+    ShardReply,
+    ShardStatus,
+    Source,
+    Values,
+)
 from embedding_store.decay import decay_read, decays
 from embedding_store.declarations import check_same, from_json, to_json
 from embedding_store.errors import UnknownTable
+from embedding_store.eviction import INDEXES
 from embedding_store.flush_parts import Part, by_shard, parts_of
-from embedding_store.records import Block, Records, decode, histories_of, rows_of
+from embedding_store.records import Block, Records, decode, histories_of, rows_of, values_of
 from embedding_store.redis_store import shard_meta, waiting
 from embedding_store.redis_store.client import Moved
 from embedding_store.redis_store.contention import until_committed
@@ -25,7 +40,9 @@ from embedding_store.redis_store.transaction import ShardTransaction, update_met
 from embedding_store.settings import RedisSettings
 from embedding_store.shard import jump
 from embedding_store.spec import TableSpec
-from embedding_store.validation import checked_flush, checked_keys, checked_seek, checked_watch
+from embedding_store.standing import standings
+from embedding_store.validation import checked_flush, checked_identities, checked_keys, checked_seek, checked_watch
+from native.ragged import Ragged
 
 WAVE = 16
 """Shards whose transactions are under way at once, each on a connection of its own."""
@@ -90,13 +107,25 @@ class RedisStore:
     def lookup(self, table: str, keys: U64, *, with_state: bool = False) -> Rows:
         """As the contract says. One round trip."""
         spec = self.spec(table)
-        block = self._read(spec, checked_keys(spec, keys, histories=False), with_state=with_state)
+        block = self._read(spec, checked_keys(spec, keys, "lookup"), with_state=with_state)
         return rows_of(block, with_state=with_state)
 
     def histories(self, table: str, keys: U64) -> Histories:
         """As the contract says. One round trip."""
         spec = self.spec(table)
-        return histories_of(self._read(spec, checked_keys(spec, keys, histories=True), with_state=False))
+        return histories_of(self._read(spec, checked_keys(spec, keys, "histories"), with_state=False))
+
+    def values(self, table: str, keys: U64) -> Values:
+        """As the contract says. One round trip."""
+        spec = self.spec(table)
+        return values_of(self._read(spec, checked_keys(spec, keys, "values"), with_state=False))
+
+    def taken(self, table: str, keys: U64, checks: U32, ids: Ragged) -> Bool:
+        """As the contract says. One round trip."""
+        spec = self.spec(table)
+        keys, checks, ids = checked_identities(spec, keys, checks, ids)
+        block = self._read(spec, keys, with_state=False)
+        return taken_by_others(block, standings(block), checks, ids)
 
     def apply(self, table: str, flush: Flush) -> tuple[ShardReply, ...]:
         """As the contract says. Two round trips where no other writer comes between."""
@@ -236,9 +265,10 @@ def _status(session: Session, spec: TableSpec) -> tuple[ShardStatus, ...]:
     shards = [shard_keys(spec.name, s) for s in range(spec.shards)]
     wires = [session.shared(keys.meta) for keys in shards]
     for keys, wire in zip(shards, wires, strict=True):
-        wire.send([pack("MULTI") + pack("HGETALL", keys.meta) + pack("HLEN", keys.rows) + pack("EXEC")])
+        sizes = b"".join(pack("ZCARD", keys.of_index(name)) for name in INDEXES)
+        wire.send([pack("MULTI") + pack("HGETALL", keys.meta) + pack("HLEN", keys.rows) + sizes + pack("EXEC")])
     statuses = []
     for wire in wires:
-        meta, rows = wire.checked([wire.read() for _ in range(4)])[-1]
-        statuses.append(shard_meta.from_hash(meta).status(rows))
+        meta, records, _, stubs, *marks = wire.checked([wire.read() for _ in range(4 + len(INDEXES))])[-1]
+        statuses.append(shard_meta.from_hash(meta).status(records, stubs, sum(marks)))
     return tuple(statuses)

@@ -51,7 +51,7 @@ def test_many_keys_want_several_calls(monkeypatch):
     with pytest.raises(BadRequest, match="2 keys in one call; at most 1"):
         checked_flush(SPEC, GOOD)
     with pytest.raises(BadRequest, match="2 keys in one call"):
-        checked_keys(SPEC, GOOD.keys, histories=False)
+        checked_keys(SPEC, GOOD.keys, "lookup")
 
 
 def test_strided_and_read_only_columns_are_taken():
