@@ -48,7 +48,7 @@ def rate_at(spec: TableSpec, clock: int) -> float:
 
 def decays(spec: TableSpec) -> bool:
     """Whether rows of the table change by the clock alone."""
-    return not isinstance(spec.regularization, NoRegularization) and spec.kind != "sequence"
+    return not isinstance(spec.regularization, NoRegularization)
 
 
 def missed(spec: TableSpec, since: I64, clock: I64 | int, found: Bool) -> tuple[F64, F64] | None:

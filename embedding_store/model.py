@@ -33,7 +33,7 @@ class ModelSettings(BaseModel):
     initial_std: float = Field(0.03, gt=0, le=1)
     optimizer: Optimizer = Field(default_factory=Adagrad)
     schedule: Schedule = Field(default_factory=Constant)
-    step_events: int = Field(1000, ge=1, lt=2**63, description="events of one step: the unit of schedule and decay")
+    step_events: int = Field(1000, ge=1, le=10**9, description="events of one step: the unit of schedule and decay")
     regularization: Regularization = Field(default_factory=NoRegularization)
     clip_norm: float = Field(
         0.0, ge=0, le=1e15, allow_inf_nan=False, description="longest gradient of a row, L2 norm; 0: as it comes"

@@ -36,7 +36,7 @@ class TableSpec(Frozen):
     initial_std: float = Field(0.0, ge=0, le=10, allow_inf_nan=False)
     optimizer: Optimizer = Field(default_factory=Add)
     schedule: Schedule = Field(default_factory=Constant)
-    step_events: int = Field(1000, ge=1, lt=2**63, description="events of one step: the unit of schedule and decay")
+    step_events: int = Field(1000, ge=1, le=10**9, description="events of one step: the unit of schedule and decay")
     regularization: Regularization = Field(default_factory=NoRegularization)
     clip_norm: float = Field(
         0.0, ge=0, le=1e15, allow_inf_nan=False, description="longest gradient of a row, L2 norm; 0: as it comes"
