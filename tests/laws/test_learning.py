@@ -142,6 +142,23 @@ def test_an_own_event_alone_takes_the_missed_decay_in(store):
     assert written.clock.tolist() == [96]
 
 
+def test_a_row_that_begins_late_or_anew_has_missed_nothing(store):
+    """Counted at clock 5 and admitted at 95; forgotten at 96 and created again at 195: each begins as its initial."""
+    spec = begin(store, DECAYING.model_copy(update={"admit_after": 2}))
+    initial = store.lookup("t", KEYS[1:2]).vectors
+    store.apply("t", flush_of([1], 0, 5, counts=[1]))
+    store.apply("t", flush_of([], 5, 94))
+    np.testing.assert_array_equal(store.lookup("t", KEYS[1:2]).vectors, initial)
+    store.apply("t", flush_of([1], 94, 95, gradients=[[0, 0, 0]], counts=[1]))
+    rows = store.lookup("t", KEYS[1:2])
+    np.testing.assert_array_equal(rows.vectors, initial)
+    assert rows.found.all()
+    store.apply("t", flush_of([], 95, 96, forget=[1]))
+    store.apply("t", flush_of([], 96, 190))
+    store.apply("t", flush_of([1], 190, 195, counts=[spec.admit_after]))
+    np.testing.assert_array_equal(store.lookup("t", KEYS[1:2]).vectors, initial)
+
+
 def test_each_shard_decays_by_its_own_clock(store):
     store.create(DECAYING)
     for shard, offset in enumerate([0, 5]):
