@@ -15,6 +15,7 @@ from embedding_store.redis_store.client import Wire
 from embedding_store.redis_store.keys import ShardKeys, shard_keys
 from embedding_store.redis_store.resp import hmget, pack
 from embedding_store.redis_store.session import Session
+from embedding_store.redis_store.steady import steady_reads
 from embedding_store.shard import ShardMeta
 from embedding_store.spec import TableSpec
 
@@ -30,19 +31,19 @@ def read_changes(session: Session, spec: TableSpec, cursor: Cursor | None) -> Ch
     at = positions(spec, run, cursor)
     if at is None:
         return _scan(spec, run, shards, wires)
-    for keys, wire, position in zip(shards, wires, at, strict=True):
-        wire.send([
-            pack("MULTI")
-            + pack("XRANGE", keys.feed, "-", "+", "COUNT", 1)
-            + pack("XRANGE", keys.feed, f"({position}-0", "+")
-            + pack("HMGET", keys.meta, *shard_meta.NUMBERS)
-            + pack("EXEC")
-        ])  # fmt: skip
+    commands = [
+        [
+            pack("XRANGE", keys.feed, "-", "+", "COUNT", 1),
+            pack("XRANGE", keys.feed, f"({position}-0", "+"),
+            pack("HMGET", keys.meta, *shard_meta.NUMBERS),
+        ]
+        for keys, position in zip(shards, at, strict=True)
+    ]
     metas: list[ShardMeta] = []
     named: list[U64] = []
     whole = True
-    for wire, position in zip(wires, at, strict=True):
-        first, entries, numbers = wire.checked([wire.read() for _ in range(5)])[4]
+    replies = steady_reads(shards, wires, commands)
+    for (first, entries, numbers), position in zip(replies, at, strict=True):
         metas.append(shard_meta.from_values(numbers, []))
         oldest = int(first[0][0].split(b"-")[0]) if first else None
         whole &= reaches_back(position, oldest, metas[-1].feed)

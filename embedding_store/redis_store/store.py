@@ -35,6 +35,7 @@ from embedding_store.redis_store.keys import GENERATION, MODEL, TABLES, ShardKey
 from embedding_store.redis_store.resp import pack
 from embedding_store.redis_store.server import parse_info
 from embedding_store.redis_store.session import Session, routed
+from embedding_store.redis_store.steady import steady_reads
 from embedding_store.redis_store.topology import Nodes
 from embedding_store.redis_store.transaction import ShardTransaction, update_meta, watch_meta
 from embedding_store.settings import RedisSettings
@@ -264,11 +265,11 @@ def _place(spec: TableSpec, shard: int) -> str:
 def _status(session: Session, spec: TableSpec) -> tuple[ShardStatus, ...]:
     shards = [shard_keys(spec.name, s) for s in range(spec.shards)]
     wires = [session.shared(keys.meta) for keys in shards]
-    for keys, wire in zip(shards, wires, strict=True):
-        sizes = b"".join(pack("ZCARD", keys.of_index(name)) for name in INDEXES)
-        wire.send([pack("MULTI") + pack("HGETALL", keys.meta) + pack("HLEN", keys.rows) + sizes + pack("EXEC")])
+    commands = [
+        [pack("HGETALL", k.meta), pack("HLEN", k.rows), *(pack("ZCARD", k.of_index(name)) for name in INDEXES)]
+        for k in shards
+    ]
     statuses = []
-    for wire in wires:
-        meta, records, _, stubs, *marks = wire.checked([wire.read() for _ in range(4 + len(INDEXES))])[-1]
+    for meta, records, _, stubs, *marks in steady_reads(shards, wires, commands):
         statuses.append(shard_meta.from_hash(meta).status(records, stubs, sum(marks)))
     return tuple(statuses)
