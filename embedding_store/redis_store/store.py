@@ -201,12 +201,12 @@ class RedisStore:
         mine = [ordered[starts[s] : starts[s + 1]] for s in range(spec.shards)]
         shards = [shard_keys(spec.name, s) for s in range(spec.shards)]
 
-        def read(session: Session) -> tuple[list[bytes | None], list[int] | None]:
+        def read(session: Session) -> tuple[Records, list[int] | None]:
             clocks: list[int] | None = [] if decays(spec) else None
-            return read_rows(shards, [session.shared(shard.rows) for shard in shards], mine, clocks), clocks
+            return read_rows(spec, shards, [session.shared(k.rows) for k in shards], mine, clocks), clocks
 
-        replies, clocks = routed(self._nodes, read)
-        block = decode(spec, keys, Records.of(replies), order, with_state=with_state)
+        records, clocks = routed(self._nodes, read)
+        block = decode(spec, keys, records, order, with_state=with_state)
         if clocks is not None:
             decay_read(spec, block, keys, clocks)
         return block

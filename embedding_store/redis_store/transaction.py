@@ -9,7 +9,6 @@ is waited for, and the merge of one shard runs while the server works on the oth
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +21,8 @@ from embedding_store.records import Records
 from embedding_store.redis_store import indexes, shard_meta
 from embedding_store.redis_store.client import Moved, Wire
 from embedding_store.redis_store.keys import ShardKeys
-from embedding_store.redis_store.resp import Buffer, hdel, hmget, hset, pack
+from embedding_store.redis_store.replies import RowReplies, row_bytes
+from embedding_store.redis_store.resp import Buffer, chunks, hdel, hmget, hset, pack
 from embedding_store.redis_store.session import Session
 from embedding_store.shard import ShardMeta, advance, feed_length, judge, stamp
 from embedding_store.spec import TableSpec
@@ -38,7 +38,6 @@ class ShardTransaction:
     part: Part
     flush: Flush
     wire: Wire
-    _reads: int = 0
     _heads: dict[str, int] = field(default_factory=dict)
     _meta: ShardMeta = field(default_factory=ShardMeta)
     _outcome: Outcome = "conflict"
@@ -56,7 +55,6 @@ class ShardTransaction:
         """Ask for the version to be watched, the meta and the rows."""
         sources = [r.source for r in self.flush.ranges]
         commands = hmget(self.keys.rows, self.part.keys)
-        self._reads = len(commands)
         self._heads = head_lengths(self.spec, self.part)
         commands += indexes.read_commands(self.keys, self._heads)
         head = pack("WATCH", self.keys.version) + pack("HMGET", self.keys.meta, *shard_meta.fields(sources))
@@ -70,17 +68,18 @@ class ShardTransaction:
 
     def write(self) -> None:
         """Take the rows, merge, ask for rows, offsets, clock and feed to be moved together; or to watch no longer."""
-        replies = self.wire.checked([self.wire.read() for _ in range(self._reads + 2 * len(self._heads))])
-        rows, index_replies = replies[: self._reads], replies[self._reads :]
+        stored = self._rows(len(self.part.keys))
+        index_replies = self.wire.checked([self.wire.read() for _ in range(2 * len(self._heads))])
         if self._outcome != "applied":
             self.wire.send([pack("UNWATCH")])
             return
         clock, now_ms = self._meta.clock + self.flush.events, stamp(self.spec, self._meta, self.flush)
-        merged = merge(self.spec, self.part, _records(rows), clock, now_ms)
+        merged = merge(self.spec, self.part, stored, clock, now_ms)
         going = leaving(self.spec, merged, indexes.heads(self._heads, index_replies), clock, now_ms)
-        outside = hmget(self.keys.rows, going.outside(merged))
-        stored = _records(self.wire.ask(*outside) if outside else [])
-        settled = settle(self.spec, merged, going, stored, clock, now_ms)
+        outside = going.outside(merged)
+        if len(outside):
+            self.wire.send(hmget(self.keys.rows, outside))
+        settled = settle(self.spec, merged, going, self._rows(len(outside)), clock, now_ms)
         self._after = advance(self._meta, self.flush, settled)
         self.wire.send(self._commands(settled))
 
@@ -100,6 +99,13 @@ class ShardTransaction:
             return None
         return self._after.reply("applied", self.flush)
 
+    def _rows(self, n: int) -> Records:
+        """The replies to HMGET of n keys."""
+        rows = RowReplies(n, row_bytes(self.spec))
+        for size in chunks(n):
+            self.wire.read_rows(rows, size)
+        return rows.records()
+
     def _commands(self, settled: Settled) -> list[Buffer]:
         rows = hset(self.keys.rows, settled.merged)
         tail = indexes.mark_commands(self.keys, settled)
@@ -113,11 +119,6 @@ class ShardTransaction:
         tail.append(pack("INCR", self.keys.version))
         self._queued = len(rows) // 2 + len(tail)
         return [pack("MULTI"), *rows, b"".join([*tail, pack("EXEC")])]
-
-
-def _records(replies: list[Any]) -> Records:
-    """From the replies of HMGET commands."""
-    return Records.of(replies[0] if len(replies) == 1 else list(itertools.chain.from_iterable(replies)))
 
 
 def committed(wire: Wire, queued: int, place: str) -> bool:
