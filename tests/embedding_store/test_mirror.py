@@ -45,8 +45,8 @@ class Writer:
         gradients = self.rng.normal(size=(len(keys), self.model.dim))
         positives = values * np.float32(positive)
         flush = flush_of(
-            keys, start, start + events, gradients=gradients, counts=values, positives=positives, forget=forget, now_ms=now_ms,
-            event_time_ms=1000 + self.at["item"],
+            keys, start, start + events, gradients=gradients, counts=values, positives=positives, forget=forget,
+            now_ms=now_ms, event_time_ms=1000 + self.at["item"],
         )  # fmt: skip
         assert {r.outcome for r in self.store.apply("item", flush)} == {"applied"}
 
