@@ -2,8 +2,8 @@
 
 Each backend keeps, in the same atomic unit as the rows, an index per standing: keys in the order of (score, bytes of
 the key). Scores: rows and stubs, the shard's wall clock at their last update, which never goes back; marks, the shard's
-event clock when the key was evicted or forgotten. A call reads the head of each index, long enough for the most that it
-may remove, so its work is bounded by its own size.
+event clock when the key was evicted or forgotten. A call reads a short head of each index, and where that does not tell
+all that has to go a longer one, of the most that it may remove: its work is bounded by its own size.
 
     updates    rows, if the table has ttl_s or max_rows. Above max_rows / shards the oldest go; so do those older than
                ttl_s. At most BATCH more than the call created: max_rows is never exceeded, expiry catches up.
@@ -60,13 +60,12 @@ class Head(NamedTuple):
 
 
 def head_lengths(spec: TableSpec, part: Part) -> dict[str, int]:
-    """The indexes that applying a part reads, and how many of their first keys."""
-    n = BATCH + len(part.keys)
+    """The indexes that applying a part reads, and how many of their first keys to begin with."""
     lengths: dict[str, int] = {}
     if spec.ttl_s or spec.max_rows:
-        lengths |= {"updates": n, "evicted": n}
+        lengths |= {"updates": BATCH, "evicted": BATCH}
     if spec.admit_after:
-        lengths |= {"stubs": n}
+        lengths |= {"stubs": BATCH}
     return lengths | {"forgotten": BATCH + 2 * len(part.forget_rows)}
 
 
@@ -78,6 +77,7 @@ class Leaving:
     expired: int  # how many of the rows are older than ttl_s
     stubs: U64
     marks: dict[str, U64]  # per index
+    longer: dict[str, int]  # heads that were too short to tell, and how long they have to be; empty: all is told
 
     def outside(self, merged: Merged) -> U64:
         """Keys that the call did not read, and whose records decide what they leave behind."""
@@ -86,25 +86,34 @@ class Leaving:
 
 
 def leaving(spec: TableSpec, merged: Merged, heads: Mapping[str, Head], clock: int, now_ms: int) -> Leaving:
-    """What is over the table's limits after a call that ends at `clock`."""
+    """What is over the table's limits after a call that ends at `clock`; ask again with `longer` heads, if any."""
+    longer: dict[str, int] = {}
     written = merged.written
     moved = merged.keys[written]
     rows, expired, stubs = moved[:0], 0, moved[:0]
     if "updates" in heads:
         index = _Index(heads["updates"], merged, ROW, written, moved, now_ms)
         over = index.over(spec.max_rows // spec.shards) if spec.max_rows else 0
-        due = index.until(now_ms - round(1000 * spec.ttl_s)) if spec.ttl_s else 0
+        due = index.until(now_ms - round(1000 * spec.ttl_s)) if spec.ttl_s else -1
         rows = index.first(max(over, due))
-        expired = min(due, len(rows))
+        if index.hides(over, due):
+            longer["updates"] = BATCH + len(merged.keys)
+        expired = max(0, min(due, len(rows)))
     if "stubs" in heads:
         index = _Index(heads["stubs"], merged, STUB, written, moved, now_ms)
-        stubs = index.first(index.over(spec.max_stubs // spec.shards))
+        over = index.over(spec.max_stubs // spec.shards)
+        stubs = index.first(over)
+        if index.hides(over, -1):
+            longer["stubs"] = BATCH + len(merged.keys)
     marks = {}
     for name, limit in (("evicted", MAX_EVICTED), ("forgotten", MAX_FORGOTTEN)):
         if name in heads:
             index = _Index(heads[name], merged, _STANDING[name], np.zeros_like(written), moved, clock)
-            marks[name] = index.first(max(index.over(limit), index.until(clock - spec.remember_events)))
-    return Leaving(rows, expired, stubs, marks)
+            over, due = index.over(limit), index.until(clock - spec.remember_events)
+            marks[name] = index.first(max(over, due))
+            if index.hides(over, due):
+                longer[name] = BATCH + len(merged.keys)
+    return Leaving(rows, expired, stubs, marks, longer)
 
 
 class _Index:
@@ -121,12 +130,19 @@ class _Index:
         left = int(((merged.before == standing) & (merged.after != standing)).sum())
         self._size = head.size + entered - left
         self._most = BATCH + entered
+        self._stay = int(stays.sum())
+        self._more = head.size > len(head.keys) and len(head.keys) < BATCH + len(merged.keys)
 
     def over(self, limit: int) -> int:
         return max(0, self._size - limit)
 
     def until(self, score: int) -> int:
         return int(np.searchsorted(self._scores, score, "right"))
+
+    def hides(self, over: int, due: int) -> bool:
+        """Whether keys behind the head may have to go. due: how many of the head's are due, -1 if that is no reason."""
+        wanted = self._most if due >= self._stay else over
+        return self._more and min(self._most, wanted) > self._stay
 
     def first(self, n: int) -> U64:
         return self._keys[: min(n, self._most)]

@@ -260,6 +260,9 @@ def _apply(spec: TableSpec, shard: _Shard, part: Part, flush: Flush) -> None:
     merged = merge(spec, part, Records.of(shard.read(part.keys)), clock, now_ms)
     heads = {name: shard.indexes[name].head(n) for name, n in head_lengths(spec, part).items()}
     going = leaving(spec, merged, heads, clock, now_ms)
+    if going.longer:
+        heads |= {name: shard.indexes[name].head(n) for name, n in going.longer.items()}
+        going = leaving(spec, merged, heads, clock, now_ms)
     settled = settle(spec, merged, going, Records.of(shard.read(going.outside(merged))), clock, now_ms)
     keys, records = settled.merged.records()
     shard.rows.update(zip(keys, records, strict=True))

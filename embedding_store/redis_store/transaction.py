@@ -75,7 +75,11 @@ class ShardTransaction:
             return
         clock, now_ms = self._meta.clock + self.flush.events, stamp(self.spec, self._meta, self.flush)
         merged = merge(self.spec, self.part, stored, clock, now_ms)
-        going = leaving(self.spec, merged, indexes.heads(self._heads, index_replies), clock, now_ms)
+        heads = indexes.heads(self._heads, index_replies)
+        going = leaving(self.spec, merged, heads, clock, now_ms)
+        if going.longer:
+            replies = self.wire.ask(*indexes.read_commands(self.keys, going.longer))
+            going = leaving(self.spec, merged, heads | indexes.heads(going.longer, replies), clock, now_ms)
         outside = going.outside(merged)
         if len(outside):
             self.wire.send(hmget(self.keys.rows, outside))
