@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from embedding_store.contract import U64, Changes, Cursor
+from embedding_store.decay import decay_read
 from embedding_store.records import Records, decode, rows_of
 from embedding_store.shard import ShardMeta
 from embedding_store.spec import TableSpec
@@ -17,17 +18,25 @@ def change_set(
 ) -> Changes:
     """Changes up to the feed positions of `metas`, read before the rows: what moved since is named again next time.
 
-    keys (n,) unique, stored: their records now, the missing ones are the deleted.
+    keys (n,) unique, stored: their records now; those without a row are the deleted.
     """
-    present = keys[stored.found]
-    there = Records(np.ones(len(present), np.bool_), stored.bounds, stored.data)
+    block = decode(spec, keys, stored, with_state=False)
+    found = block.found
+    present = keys[found]
+    if len(present) < len(keys):
+        there = stored.keep(found)  # counts of keys not admitted yet, and marks of those that are gone, are no rows
+        block = decode(
+            spec, present, Records(np.ones(len(present), np.bool_), there.bounds, there.data), with_state=False
+        )
+    clock = tuple(meta.clock for meta in metas)
+    decay_read(spec, block, present, clock)
     return Changes(
         cursor=Cursor(run_id, tuple(str(meta.feed) for meta in metas)),
         rescan=rescan,
         keys=present,
-        rows=rows_of(decode(spec, present, there, with_state=False)),
-        deleted=np.zeros(0, np.uint64) if rescan else keys[~stored.found],
-        clock=tuple(meta.clock for meta in metas),
+        rows=rows_of(block),
+        deleted=np.zeros(0, np.uint64) if rescan else keys[~found],
+        clock=clock,
         event_time_ms=min(meta.event_time_ms for meta in metas),
         produced_ms=min(meta.produced_ms for meta in metas),
     )

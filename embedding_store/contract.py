@@ -26,6 +26,12 @@ ENTRY = np.dtype([("time_ms", "<i8"), ("place", "<i8"), ("item", "<u8"), ("parti
 """A sequence entry, 32 bytes. Order: (time_ms, partition, place); place = record offset · 2^16 + line in the record."""
 
 
+ORDER = np.dtype([("time_ms", "<i8"), ("place", "<i8"), ("partition", "<u4")])
+"""An event's place in time, ordered as entries are."""
+
+Orders = npt.NDArray[np.void]
+
+
 class Source(NamedTuple):
     """A partition of one incarnation of a topic. A topic made anew under its old name has another id."""
 
@@ -48,7 +54,7 @@ class Range(NamedTuple):
 class Rows:
     """Reply of `lookup`; row i answers key i. A missing key: initial vector and state, found False, else zeros."""
 
-    vectors: F32  # (n, dim)
+    vectors: F32  # (n, dim); with the table's decay up to the shard's clock, which is virtual: the row stays as it is
     found: Bool  # (n,)
     clock: I64  # (n,) shard clock at the row's last update
     count: I64  # (n,) events whose own user or item it is: exact
@@ -74,10 +80,45 @@ class Histories:
 
 
 @dataclass(frozen=True, slots=True)
+class Values:
+    """Reply of `values`; row i answers key i."""
+
+    values: Ragged  # n values; empty for missing keys
+    orders: Orders  # (n,) of dtype ORDER: of the event that wrote the value; time_ms -2^63 where there is none
+    found: Bool  # (n,)
+    clock: I64  # (n,)
+    count: I64  # (n,)
+    updated_ms: I64  # (n,)
+    ids: Ragged  # n
+
+
+Mode = Literal["gradients", "deltas"]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnEvents:
+    """Own events one by one; sums per key are a flush's counts and positives."""
+
+    rows: I64  # (e,) index into the flush's keys
+    orders: Orders  # (e,) of dtype ORDER
+    positives: F32  # (e,)
+
+
+@dataclass(frozen=True, slots=True)
 class Flush:
     """What one `apply` carries for one table; the store splits it by shard. Keys are unique.
 
-    A key is stored if it has an own event (`counts` > 0), a gradient that is not all zero, or an append.
+    A key is stored if it has an own event (`counts` > 0, an append or a value), or a gradient or delta that is not all
+    zero; see `EmbeddingStore.apply` for keys that are forgotten, evicted, not admitted yet or taken by another id.
+
+    With `own_events` the store knows the place in time of each own event, and counts those that a forget of their key
+    came after out. Without, an own event is newer than every forget that was applied before it.
+
+    mode `gradients`: the table's optimizer runs in the store, with its schedule and clipping. Mode `deltas`: several
+    passes were learned on the caller's copies, and the call carries what they changed. Stored + delta, or initial +
+    delta where nothing is stored, so that the deltas of concurrent callers add up: Adagrad's accumulators are sums of
+    squares and do; Adam's moments are not, and Adam is refused. Decay is the store's alone in both: a caller's copy is
+    of one clock, and no delta may carry what the clock takes off.
     """
 
     generation: int
@@ -91,10 +132,18 @@ class Flush:
     positives: F32  # (n,) own positive events (label > 0), weighted
     checks: U32  # (n,)
     ids: Ragged  # n ids; empty where the key has no own event
-    gradients: F32 | None = None  # (n, dim) summed per key; None for sequence tables
+    gradients: F32 | None = None  # (n, dim) summed per key, or in mode deltas the change of vectors; not for sequences
     appends: npt.NDArray[np.void] | None = None  # (m,) of dtype ENTRY, any order; sequence tables only
     append_rows: I64 | None = None  # (m,) index into keys of each append
-    forget: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # keys to forget, after the rows are applied
+    mode: Mode = "gradients"
+    state_deltas: F32 | None = None  # (n, state_dim) change of optimizer state; in mode deltas only, for state there is
+    values: Ragged | None = None  # m values, any order, the largest of a key wins; record tables only
+    value_orders: Orders | None = None  # (m,) of dtype ORDER
+    value_rows: I64 | None = None  # (m,) index into keys
+    own_events: OwnEvents | None = None  # every own event in `counts`, if their places in time are known
+    forget: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # (f,) keys to forget, repeats allowed
+    forget_orders: Orders | None = None  # (f,) of dtype ORDER: the tombstones'; None: only what is applied is forgotten
+    forget_checks: U32 | None = None  # (f,) check bits of the ids to forget; None: whatever id the key is of
 
 
 Outcome = Literal["applied", "duplicate", "conflict"]
@@ -121,6 +170,13 @@ class ShardStatus:
     produced_ms: int  # newest record timestamp applied
     skipped: int  # records jumped over by `seek`
     offsets: Mapping[Source, int]
+    stubs: int  # keys that are counted and not admitted yet
+    remembered: int  # keys that were forgotten or evicted and have no row since
+    evicted: int  # rows that made room for others, since the table was created; likewise the following
+    expired: int  # rows that were not updated for ttl_s
+    forgotten: int  # rows that a forget removed
+    late: int  # own events older than a forget, and gradients for remembered keys: not applied
+    refused: int  # own events and forgets of an id whose key is taken by another id
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +226,29 @@ class EmbeddingStore(Protocol):
     def histories(self, table: str, keys: U64) -> Histories:
         """Entries of a sequence table, oldest first, in the order of `keys`. Pure: never writes."""
 
+    def values(self, table: str, keys: U64) -> Values:
+        """Values of a record table, in the order of `keys`. Pure: never writes."""
+
+    def taken(self, table: str, keys: U64, checks: U32, ids: Ragged) -> Bool:
+        """(n,) whether a key's row, or its count before admission, is of another id than the given. Pure.
+
+        Of another id: other check bits, or other bytes. Integer ids never are: their keys are themselves.
+        """
+
     def apply(self, table: str, flush: Flush) -> tuple[ShardReply, ...]:
         """Apply to every shard of the table, rows or no rows. Atomic over each shard; one reply per shard.
 
-        In a shard: 1. generation and ranges are compared with what is stored; 2. own-event counts, statistics and ids;
-        3. gradients through the table's optimizer, appends; 4. forgets; 5. offsets, clock, change feed.
+        In a shard: 1. generation and ranges are compared with what is stored; 2. what is refused, late or forgotten is
+        left out of the rest, see below; 3. own-event counts, statistics and ids; 4. missed decay, then gradients
+        through the table's optimizer, or deltas; appends; values; 5. rows that the call leaves over the table's limits
+        are evicted, a bounded number; 6. offsets, clock, change feed.
+
+        Refused: all of a key's part whose row is of another id (see `taken`). Forgotten: the row, with what came before
+        the tombstone in this call: own events of its partition with a smaller place, own events with a smaller order,
+        and all gradients. Late, for as long as the shard remembers the forget (`remember_events`): own events with a
+        smaller order than the tombstone, and gradients of a key that has no row and no newer own event. An evicted or
+        expired key is remembered likewise, but any own event applied later is newer. Not admitted: until a key has had
+        `admit_after` own events it is counted, reads as its initial vector and takes no gradients.
         """
 
     def seek(self, table: str, shard: int, source: Source, expected: int | None, new: int, reason: str) -> None:

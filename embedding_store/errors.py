@@ -7,6 +7,7 @@ StoreError
 ├── BadRequest           wrong shapes, types, duplicate keys, not-finite values: nothing was applied
 ├── GenerationError      the call is of another store generation: the store was restored or rewound since
 ├── SeekConflict         compare-and-set of an offset found another value
+├── CallOutOfTurn        a training client's call does not follow what the store has of it
 ├── StoreMisconfigured   the server would break guarantees (an evicting maxmemory-policy, too old)
 └── StoreUnavailable     the server can't be reached or refuses for now: retry with back-off, then reconcile
     └── StoreFull        out of memory: shards that refused applied nothing
@@ -41,6 +42,10 @@ class GenerationError(StoreError):
 
 class SeekConflict(StoreError):
     """The stored offset is not the expected one. Nothing was changed."""
+
+
+class CallOutOfTurn(StoreError):
+    """The number of a training client's call is not the next one. Nothing was changed."""
 
 
 class StoreMisconfigured(StoreError):

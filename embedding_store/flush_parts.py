@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from embedding_store.contract import F32, I64, U32, U64, Flush
+from embedding_store.contract import F32, I64, ORDER, U32, U64, Flush, Mode, Orders, OwnEvents
+from embedding_store.orders import NO_TIME, ranked
 from embedding_store.spec import TableSpec
 from native.mixing import partition
-from native.ragged import Ragged
+from native.ragged import Ragged, concatenate
+
+_T = TypeVar("_T", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +27,17 @@ class Part:
     checks: U32  # (n,)
     ids: Ragged  # n
     gradients: F32 | None  # (n, dim)
+    mode: Mode
+    state_deltas: F32 | None  # (n, state_dim)
     appends: I64  # (m, 4) words of entries, see native.sequences
     append_rows: I64  # (m,)
-    forget: U64  # (f,) unique
+    values: Ragged  # v
+    value_orders: Orders  # (v,)
+    value_rows: I64  # (v,)
+    own_events: OwnEvents | None
+    forget_rows: I64  # (f,) index into keys, unique
+    forget_orders: Orders  # (f,) the largest of a key's; NO_TIME where the flush gives none
+    forget_checks: U32 | None  # (f,)
 
 
 def by_shard(keys: U64, shards: int) -> tuple[I64, I64]:
@@ -37,26 +50,36 @@ def by_shard(keys: U64, shards: int) -> tuple[I64, I64]:
 
 def parts_of(spec: TableSpec, flush: Flush) -> list[Part]:
     """One part per shard; a shard without rows gets an empty one. The flush has passed `validation.checked_flush`."""
+    flush = _with_forgotten(flush)
     appends, append_rows = _words(flush)
-    forget = np.unique(flush.forget)
+    values, value_orders, value_rows = _values(flush)
+    forget_rows, forget_orders, forget_checks = _forgets(flush)
+    own = flush.own_events
     if spec.shards == 1:
         return [
             Part(
                 flush.keys, flush.counts, flush.positives, flush.checks, flush.ids, flush.gradients,
-                appends, append_rows, forget,
+                flush.mode, flush.state_deltas, appends, append_rows, values, value_orders, value_rows, own,
+                forget_rows, forget_orders, forget_checks,
             )
         ]  # fmt: skip
     order, starts = by_shard(flush.keys, spec.shards)
     place = np.empty_like(order)  # where each row of the flush went
     place[order] = np.arange(len(order))
-    append_place = place[append_rows]
-    append_order = np.argsort(append_place, kind="stable")
-    append_starts = np.searchsorted(append_place[append_order], starts)
-    forget_order, forget_starts = by_shard(forget, spec.shards)
+    of_append = _Followers(append_rows, place, starts)
+    of_value = _Followers(value_rows, place, starts)
+    of_forget = _Followers(forget_rows, place, starts)
+    of_event = None if own is None else _Followers(own.rows, place, starts)
     parts = []
     for s in range(spec.shards):
         rows = order[starts[s] : starts[s + 1]]
-        mine = append_order[append_starts[s] : append_starts[s + 1]]
+        mine, append_at = of_append.of(s)
+        valued, value_at = of_value.of(s)
+        forgotten, forget_at = of_forget.of(s)
+        events = None
+        if own is not None and of_event is not None:
+            happened, event_at = of_event.of(s)
+            events = OwnEvents(event_at, own.orders[happened], own.positives[happened])
         parts.append(
             Part(
                 keys=flush.keys[rows],
@@ -65,12 +88,78 @@ def parts_of(spec: TableSpec, flush: Flush) -> list[Part]:
                 checks=flush.checks[rows],
                 ids=flush.ids.take(rows),
                 gradients=None if flush.gradients is None else flush.gradients[rows],
+                mode=flush.mode,
+                state_deltas=None if flush.state_deltas is None else flush.state_deltas[rows],
                 appends=appends[mine],
-                append_rows=append_place[mine] - starts[s],
-                forget=forget[forget_order[forget_starts[s] : forget_starts[s + 1]]],
+                append_rows=append_at,
+                values=values.take(valued),
+                value_orders=value_orders[valued],
+                value_rows=value_at,
+                own_events=events,
+                forget_rows=forget_at,
+                forget_orders=forget_orders[forgotten],
+                forget_checks=None if forget_checks is None else forget_checks[forgotten],
             )
         )
     return parts
+
+
+class _Followers:
+    """Columns that name rows of a flush, cut as the rows are."""
+
+    def __init__(self, rows: I64, place: I64, starts: I64) -> None:
+        self._place, self._starts = place[rows], starts
+        self._order = np.argsort(self._place, kind="stable")
+        self._bounds = np.searchsorted(self._place[self._order], starts)
+
+    def of(self, shard: int) -> tuple[I64, I64]:
+        """(which of them go to the shard, their rows there)."""
+        mine = self._order[self._bounds[shard] : self._bounds[shard + 1]]
+        return mine, self._place[mine] - self._starts[shard]
+
+
+def _with_forgotten(flush: Flush) -> Flush:
+    """The flush with every key that it forgets among its keys."""
+    if not len(flush.forget):
+        return flush
+    missing = np.setdiff1d(flush.forget, flush.keys)
+    n = len(missing)
+    if not n:
+        return flush
+    return replace(
+        flush,
+        keys=np.concatenate([flush.keys, missing]),
+        counts=_longer(flush.counts, n),
+        positives=_longer(flush.positives, n),
+        checks=_longer(flush.checks, n),
+        ids=concatenate([flush.ids, Ragged(np.zeros(n + 1, np.int64), np.zeros(0, np.uint8))]),
+        gradients=None if flush.gradients is None else _longer(flush.gradients, n),
+        state_deltas=None if flush.state_deltas is None else _longer(flush.state_deltas, n),
+    )
+
+
+def _longer(column: npt.NDArray[_T], n: int) -> npt.NDArray[_T]:
+    return np.concatenate([column, np.zeros((n, *column.shape[1:]), column.dtype)])
+
+
+def _forgets(flush: Flush) -> tuple[I64, Orders, U32 | None]:
+    orders, checks = flush.forget_orders, flush.forget_checks
+    if orders is None:
+        orders = np.zeros(len(flush.forget), ORDER)
+        orders["time_ms"] = NO_TIME
+    if not len(flush.forget):
+        return np.zeros(0, np.int64), orders, checks
+    sorter = np.argsort(flush.keys)
+    rows = sorter[np.searchsorted(flush.keys[sorter], flush.forget)]
+    order = ranked(orders, rows)
+    last = order[np.append(rows[order][1:] != rows[order][:-1], True)]
+    return rows[last], orders[last], None if checks is None else checks[last]
+
+
+def _values(flush: Flush) -> tuple[Ragged, Orders, I64]:
+    if flush.values is None or flush.value_orders is None or flush.value_rows is None:
+        return Ragged.empty(), np.zeros(0, ORDER), np.zeros(0, np.int64)
+    return flush.values, flush.value_orders, flush.value_rows
 
 
 def _words(flush: Flush) -> tuple[I64, I64]:

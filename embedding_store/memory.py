@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import threading
 import time
 import uuid
@@ -12,9 +13,13 @@ from itertools import chain
 
 import numpy as np
 
+from embedding_store.admission import taken_by_others
 from embedding_store.change_set import change_set, positions, reaches_back
 from embedding_store.contract import (
+    I64,
+    U32,
     U64,
+    Bool,
     Changes,
     Cursor,
     Flush,
@@ -23,15 +28,54 @@ from embedding_store.contract import (
     ShardReply,
     ShardStatus,
     Source,
+    Values,
 )
+from embedding_store.decay import decay_read
 from embedding_store.declarations import check_same
 from embedding_store.errors import UnknownTable
+from embedding_store.eviction import INDEXES, Head, head_lengths, leaving, settle
 from embedding_store.flush_parts import Part, by_shard, parts_of
 from embedding_store.merge import merge
-from embedding_store.records import Block, Records, decode, histories_of, rows_of
-from embedding_store.shard import ShardMeta, advance, feed_length, judge, jump
+from embedding_store.records import Block, Records, decode, histories_of, rows_of, values_of
+from embedding_store.shard import ShardMeta, advance, feed_length, judge, jump, stamp
 from embedding_store.spec import TableSpec
-from embedding_store.validation import checked_flush, checked_keys, checked_seek, checked_watch
+from embedding_store.standing import standings
+from embedding_store.validation import checked_flush, checked_identities, checked_keys, checked_seek, checked_watch
+from native.ragged import Ragged
+
+
+@dataclass(slots=True)
+class _Index:
+    """Keys by (score, bytes of the key); see `embedding_store.eviction`. A heap in which moved keys are left behind."""
+
+    scores: dict[int, int] = field(default_factory=dict)
+    heap: list[tuple[int, bytes, int]] = field(default_factory=list)
+
+    def add(self, keys: U64, scores: I64) -> None:
+        for key, score in zip(keys.tolist(), scores.tolist(), strict=True):
+            self.scores[key] = score
+            heapq.heappush(self.heap, (score, key.to_bytes(8, "little"), key))
+        if len(self.heap) > 64 + 2 * len(self.scores):
+            self.heap = [(score, key.to_bytes(8, "little"), key) for key, score in self.scores.items()]
+            heapq.heapify(self.heap)
+
+    def remove(self, keys: U64) -> None:
+        for key in keys.tolist():
+            self.scores.pop(key, None)
+
+    def head(self, n: int) -> Head:
+        first: list[tuple[int, bytes, int]] = []
+        while self.heap and len(first) < n:
+            entry = heapq.heappop(self.heap)
+            if self.scores.get(entry[2]) == entry[0] and (not first or first[-1] != entry):
+                first.append(entry)
+        for entry in first:
+            heapq.heappush(self.heap, entry)
+        return Head(
+            np.array([key for _, _, key in first], np.uint64),
+            np.array([score for score, _, _ in first], np.int64),
+            len(self.scores),
+        )
 
 
 @dataclass(slots=True)
@@ -39,9 +83,14 @@ class _Shard:
     meta: ShardMeta
     rows: dict[int, bytes] = field(default_factory=dict)  # key → record
     feed: deque[tuple[int, U64]] = field(default_factory=deque)  # (number, changed keys), oldest first
+    indexes: dict[str, _Index] = field(default_factory=lambda: {name: _Index() for name in INDEXES})
 
     def read(self, keys: U64) -> list[bytes | None]:
         return list(map(self.rows.get, keys.tolist()))
+
+    def status(self) -> ShardStatus:
+        stubs, *marks = (len(self.indexes[name].scores) for name in ("stubs", "evicted", "forgotten"))
+        return self.meta.status(len(self.rows), stubs, sum(marks))
 
 
 @dataclass(slots=True)
@@ -90,13 +139,25 @@ class MemoryStore:
     def lookup(self, table: str, keys: U64, *, with_state: bool = False) -> Rows:
         """As the contract says."""
         t = self._table(table)
-        block = self._read(t, checked_keys(t.spec, keys, histories=False), with_state=with_state)
+        block = self._read(t, checked_keys(t.spec, keys, "lookup"), with_state=with_state)
         return rows_of(block, with_state=with_state)
 
     def histories(self, table: str, keys: U64) -> Histories:
         """As the contract says."""
         t = self._table(table)
-        return histories_of(self._read(t, checked_keys(t.spec, keys, histories=True), with_state=False))
+        return histories_of(self._read(t, checked_keys(t.spec, keys, "histories"), with_state=False))
+
+    def values(self, table: str, keys: U64) -> Values:
+        """As the contract says."""
+        t = self._table(table)
+        return values_of(self._read(t, checked_keys(t.spec, keys, "values"), with_state=False))
+
+    def taken(self, table: str, keys: U64, checks: U32, ids: Ragged) -> Bool:
+        """As the contract says."""
+        t = self._table(table)
+        keys, checks, ids = checked_identities(t.spec, keys, checks, ids)
+        block = self._read(t, keys, with_state=False)
+        return taken_by_others(block, standings(block), checks, ids)
 
     def apply(self, table: str, flush: Flush) -> tuple[ShardReply, ...]:
         """As the contract says; here the whole call is atomic, not only each shard."""
@@ -123,7 +184,7 @@ class MemoryStore:
         """As the contract says."""
         t = self._table(table)
         with self._changed:
-            return tuple(s.meta.status(len(s.rows)) for s in t.shards)
+            return tuple(s.status() for s in t.shards)
 
     def changes(self, table: str, cursor: Cursor | None) -> Changes:
         """As the contract says."""
@@ -184,7 +245,10 @@ class MemoryStore:
         with self._changed:
             parts = (s.read(keys[order[starts[i] : starts[i + 1]]]) for i, s in enumerate(t.shards))
             replies = list(chain.from_iterable(parts))
-        return decode(t.spec, keys, Records.of(replies), order, with_state=with_state)
+            clocks = [s.meta.clock for s in t.shards]
+        block = decode(t.spec, keys, Records.of(replies), order, with_state=with_state)
+        decay_read(t.spec, block, keys, clocks)
+        return block
 
     def _moved(self, t: _Table, cursor: Cursor) -> bool:
         at = positions(t.spec, self._run_id, cursor)
@@ -192,14 +256,25 @@ class MemoryStore:
 
 
 def _apply(spec: TableSpec, shard: _Shard, part: Part, flush: Flush) -> None:
-    clock = shard.meta.clock + flush.events
-    merged = merge(spec, part, Records.of(shard.read(part.keys)), clock, flush.now_ms)
-    keys, records = merged.records()
+    clock, now_ms = shard.meta.clock + flush.events, stamp(spec, shard.meta, flush)
+    merged = merge(spec, part, Records.of(shard.read(part.keys)), clock, now_ms)
+    heads = {name: shard.indexes[name].head(n) for name, n in head_lengths(spec, part).items()}
+    going = leaving(spec, merged, heads, clock, now_ms)
+    if going.longer:
+        heads |= {name: shard.indexes[name].head(n) for name, n in going.longer.items()}
+        going = leaving(spec, merged, heads, clock, now_ms)
+    settled = settle(spec, merged, going, Records.of(shard.read(going.outside(merged))), clock, now_ms)
+    keys, records = settled.merged.records()
     shard.rows.update(zip(keys, records, strict=True))
-    for key in merged.forget.tolist():
+    shard.rows.update(settled.marks)
+    for key in settled.gone.tolist():
         shard.rows.pop(key, None)
-    changed = merged.changed
-    shard.meta = advance(shard.meta, flush, changed=len(changed) > 0)
+    for name, left in settled.leaves.items():
+        shard.indexes[name].remove(left)
+    for name, (joined, scores) in settled.joins.items():
+        shard.indexes[name].add(joined, scores)
+    changed = settled.changed
+    shard.meta = advance(shard.meta, flush, settled)
     if len(changed):
         shard.feed.append((shard.meta.feed, changed))
         while len(shard.feed) > feed_length(len(changed)):

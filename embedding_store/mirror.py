@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from embedding_store.contract import F32, I64, U64, Bool, Changes, Cursor, EmbeddingStore, Rows
+from embedding_store.decay import clocks_of, decays, missed
 from embedding_store.model import ModelSettings
 from embedding_store.towers import DenseParameters, Layers, Towers, forward
+from native.decay import shrink
 from native.key_index import KeyIndex
 from native.scan import score_items
 
@@ -35,6 +37,11 @@ class ItemMirror:
 
     Popularity decays on the event clock: ln(popularity at t) = ln p + ln 2·(A − t)/half-life, where p was stored at
     clock A. The part with t is common to all items, so what is kept per item is the constant `ln p + ln 2·A/half-life`.
+
+    Rows of a regularized table change by the clock alone. They are kept as they were delivered, with the clock they
+    were delivered at, and decayed anew from there when a shard's step has moved, whether or not the feed named any row:
+    the closed forms compose (`embedding_store.decay`), while decaying step by step would lose in float32 whatever a
+    step takes off below its last digit. That is made beside the arrays that are being read, and then takes their place.
     """
 
     def __init__(self, store: EmbeddingStore, model: ModelSettings) -> None:
@@ -49,6 +56,9 @@ class ItemMirror:
         self._parameters = DenseParameters(model)
         self._towers = Towers((), ())
         self._cursors: dict[str, Cursor | None] = dict.fromkeys(self._tables)
+        self._spec = model.tables()["item"]
+        self._decays = decays(self._spec)
+        self._steps: list[int] = []  # of each shard, that the vectors stand at
         self._dim, self._output_dim = model.dim, model.output_dim
         self._raw_are_outputs = not model.dense_layers
         self._clear()
@@ -57,6 +67,8 @@ class ItemMirror:
         self._index = KeyIndex()
         n = self._index.capacity
         self._vectors = np.zeros((n, self._dim), np.float32)
+        self._delivered = np.zeros((n, self._dim), np.float32) if self._decays else self._vectors
+        self._delivered_at = np.zeros(n, np.int64)  # shard clock that each delivered row stands at
         self._outputs = self._vectors if self._raw_are_outputs else np.zeros((n, self._output_dim), np.float32)
         self._log_popularity = np.full(n, -np.inf)  # float64: A/half-life grows without bound
         self._bias = np.full(n, -np.inf, np.float32)  # the same, below the largest: float32 keeps its digits there
@@ -82,8 +94,14 @@ class ItemMirror:
         if "dense" in self._tables:
             self._refresh_towers()
         changes = self._store.changes("item", self._cursors["item"])
+        steps = [clock // self._spec.step_events for clock in changes.clock]
+        moved = self._decays and steps != self._steps and not changes.rescan
+        decayed = self._decayed(changes) if moved else None
         with self.lock:
+            if decayed is not None:
+                self._vectors, self._outputs = decayed
             self._take(changes)
+            self._steps = steps
             self._cursors["item"] = changes.cursor
             self.clock = min(changes.clock)
             self.event_time_ms, self.produced_ms = changes.event_time_ms, changes.produced_ms
@@ -101,6 +119,20 @@ class ItemMirror:
             n = self._index.high_water
             self._outputs[:n] = forward(towers.item, self._vectors[:n])
 
+    def _decayed(self, changes: Changes) -> tuple[F32, F32]:
+        """Vectors and outputs of every slot at the clocks of `changes`, whose own rows are still to come. Pure."""
+        n = self._index.high_water
+        clocks = clocks_of(self._index.slot_keys[:n], changes.clock)
+        both = missed(self._spec, self._delivered_at[:n], clocks, np.ones(n, np.bool_))
+        vectors = self._delivered.copy()
+        if both is not None:
+            shrink(self._delivered[:n], *both, vectors[:n])
+        if self._raw_are_outputs:
+            return vectors, vectors
+        outputs = np.zeros_like(self._outputs)
+        outputs[:n] = forward(self._towers.item, vectors[:n])
+        return vectors, outputs
+
     def _take(self, changes: Changes) -> None:
         if changes.rescan:
             self._clear()
@@ -116,6 +148,9 @@ class ItemMirror:
         self._grow()
         rows = changes.rows
         self._vectors[slots] = rows.vectors
+        if self._decays:
+            self._delivered[slots] = rows.vectors
+            self._delivered_at[slots] = np.maximum(rows.clock, clocks_of(changes.keys, changes.clock))
         if not self._raw_are_outputs:
             self._outputs[slots] = forward(self._towers.item, rows.vectors)
         for name, column in self._columns.items():
@@ -147,6 +182,8 @@ class ItemMirror:
         if n == len(self._vectors):
             return
         self._vectors = _grown(self._vectors, n, 0.0)
+        self._delivered = _grown(self._delivered, n, 0.0) if self._decays else self._vectors
+        self._delivered_at = _grown(self._delivered_at, n, 0)
         self._outputs = self._vectors if self._raw_are_outputs else _grown(self._outputs, n, 0.0)
         self._log_popularity = _grown(self._log_popularity, n, -np.inf)
         self._bias = _grown(self._bias, n, -np.inf)

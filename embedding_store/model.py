@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from embedding_store.regularization import NoRegularization, Regularization, check_learning
+from embedding_store.schedules import Constant, Schedule
 from embedding_store.spec import Adagrad, Add, Optimizer, TableSpec
 
 
@@ -13,7 +15,8 @@ class ModelSettings(BaseModel):
 
     User: recency-weighted mean of the vectors of the last `history_length` items (weight recency^k, k = 0 the newest),
     plus the user's own id vector if `user_id_vector`. Item: its row of the item table. Score: dot product +
-    popularity_weight · log share of decayed popularity. With `dense_layers` both sides pass through a ReLU network of
+    popularity_weight · log share of decayed popularity. Item and user rows learn by `optimizer`, `schedule`,
+    `regularization` and `clip_norm`, in the store. With `dense_layers` both sides pass through a ReLU network of
     those widths first.
     """
 
@@ -29,6 +32,20 @@ class ModelSettings(BaseModel):
     popularity_half_life: int = Field(1000, ge=1, description="events after which an item's popularity has halved")
     initial_std: float = Field(0.03, gt=0, le=1)
     optimizer: Optimizer = Field(default_factory=Adagrad)
+    schedule: Schedule = Field(default_factory=Constant)
+    step_events: int = Field(1000, ge=1, le=10**9, description="events of one step: the unit of schedule and decay")
+    regularization: Regularization = Field(default_factory=NoRegularization)
+    clip_norm: float = Field(
+        0.0, ge=0, le=1e15, allow_inf_nan=False, description="longest gradient of a row, L2 norm; 0: as it comes"
+    )
+    item_admit_after: int = Field(0, ge=0, lt=2**31, description="events after which an item gets a row; 0: at once")
+    item_max_rows: int = Field(0, ge=0, description="above it the least recently updated items go; 0: no limit")
+    item_ttl_s: float = Field(0.0, ge=0, le=1e10, description="an item not updated for so long expires; 0: never")
+    user_max_rows: int = Field(0, ge=0, description="above it the least recently active users go; 0: no limit")
+    user_ttl_s: float = Field(0.0, ge=0, le=1e10, description="a user not active for so long expires; 0: never")
+    remember_events: int = Field(
+        100_000_000, ge=1, lt=2**62, description="events for which a forgotten or evicted id is told from a new one"
+    )
     shards: int = Field(2, ge=1, le=4096, description="per table; fixed once the tables exist")
     seed: int = Field(7, ge=0, lt=2**63)
 
@@ -36,6 +53,18 @@ class ModelSettings(BaseModel):
     def _keeps_what_it_pools(self) -> ModelSettings:
         if self.seen_length < self.history_length:
             raise ValueError(f"seen_length {self.seen_length} is below history_length {self.history_length}")
+        return self
+
+    @model_validator(mode="after")
+    def _lives(self) -> ModelSettings:
+        for name in ("item_max_rows", "user_max_rows"):
+            if 0 < getattr(self, name) < self.shards:
+                raise ValueError(f"{name} {getattr(self, name)} is below one per shard, of {self.shards}")
+        return self
+
+    @model_validator(mode="after")
+    def _learns(self) -> ModelSettings:
+        check_learning(self.optimizer, self.regularization, self.schedule, self.clip_norm)
         return self
 
     @field_validator("dense_layers")
@@ -53,32 +82,43 @@ class ModelSettings(BaseModel):
     def tables(self) -> dict[str, TableSpec]:
         """Declarations of the tables this model lives in."""
         specs = {
-            "item": self._vectors("item", self.seed),
+            "item": self._vectors("item", self.seed, self.item_max_rows, self.item_ttl_s, self.item_admit_after),
             "history": TableSpec(
                 name="history",
                 kind="sequence",
                 length=self.seen_length,
                 shards=self.shards,
                 popularity_half_life=self.popularity_half_life,
+                max_rows=self.user_max_rows or None,
+                ttl_s=self.user_ttl_s or None,
+                remember_events=self.remember_events,
             ),
         }
         if self.user_id_vector:
-            specs["user"] = self._vectors("user", self.seed + 1)
+            specs["user"] = self._vectors("user", self.seed + 1, self.user_max_rows, self.user_ttl_s)
         if self.dense_layers:
             # Parameters are a pure function of the seed plus this table's sum of deltas: no worker has to be first.
             specs["dense"] = TableSpec(name="dense", kind="dense", dim=64, optimizer=Add(), shards=1)
         return specs
 
-    def _vectors(self, name: str, seed: int) -> TableSpec:
+    def _vectors(self, name: str, seed: int, max_rows: int, ttl_s: float, admit_after: int = 0) -> TableSpec:
         return TableSpec(
             name=name,
             kind="embedding",
             dim=self.dim,
             optimizer=self.optimizer,
+            schedule=self.schedule,
+            step_events=self.step_events,
+            regularization=self.regularization,
+            clip_norm=self.clip_norm,
             initial_std=self.initial_std,
             seed=seed,
             shards=self.shards,
             popularity_half_life=self.popularity_half_life,
+            admit_after=admit_after,
+            max_rows=max_rows or None,
+            ttl_s=ttl_s or None,
+            remember_events=self.remember_events,
         )
 
     def document(self) -> bytes:

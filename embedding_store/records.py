@@ -8,14 +8,29 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from embedding_store.contract import ENTRY, F32, I64, U64, Bool, Histories, Rows
+from embedding_store.contract import ENTRY, F32, I64, ORDER, U64, Bool, Histories, Orders, Rows, Values
 from embedding_store.errors import StoreMisconfigured
-from embedding_store.spec import Adagrad, TableSpec
+from embedding_store.optimizers import initial_state
+from embedding_store.orders import NO_TIME
+from embedding_store.spec import TableSpec
 from native.initial import fill_missing
 from native.ragged import Ragged
-from native.rows import ENTRY_BYTES, HEADER, HEADER_BYTES, decode_headers, gather_fixed, gather_ragged
+from native.rows import (
+    BARE,
+    ENTRY_BYTES,
+    FENCED,
+    HEADER,
+    ORDER_BYTES,
+    SIZE,
+    decode_headers,
+    gather_fixed,
+    gather_ragged,
+)
 
 U8 = npt.NDArray[np.uint8]
+
+FENCE = np.dtype([("time_ms", "<i8"), ("place", "<i8"), ("clock", "<i8"), ("partition", "<u4"), ("unused", "<u4")])
+"""Where an id was forgotten: the tombstone's order, and the shard's clock then. Own events before it don't count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +53,36 @@ class Records:
             found = np.fromiter(map(bool, replies), np.bool_, len(replies))
         return cls(found, bounds, np.frombuffer(b"".join(present), np.uint8))
 
+    def keep(self, chosen: Bool) -> Records:
+        """The same n replies with those of the others missing. chosen (n,)."""
+        kept = chosen[self.found]
+        part = _gather(self.data, self.bounds[:-1], kept, np.where(kept, np.diff(self.bounds), 0))
+        return Records(self.found & chosen, np.concatenate([part.offsets[:1], part.offsets[1:][kept]]), part.data)
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
     """Columns of n rows, stored or initial; arrays are the caller's to change."""
 
-    headers: npt.NDArray[np.void]  # (n,) of dtype HEADER; zeros where missing
-    found: Bool  # (n,)
-    vectors: F32  # (n, dim); the initial vector where missing
-    state: F32  # (n, state_dim); the initial state where missing; (n, 0) if not asked for
+    headers: npt.NDArray[np.void]  # (n,) of dtype HEADER, without flags; zeros where there is no row
+    found: Bool  # (n,) there is a row
+    vectors: F32  # (n, dim); the initial vector where there is no row
+    state: F32  # (n, state_dim); the initial state likewise; (n, 0) if not asked for
     entries: I64  # (e, 4) words of entries, see native.sequences
     entry_bounds: I64  # (n + 1,)
     data: U8  # the records
     id_at: I64  # (n,) where each id lies in `data`; its length is in the header
+    stored: npt.NDArray[np.void]  # (n,) headers of whatever is stored, rows or not, with flags
+    values: Ragged  # n values of a record table
+    orders: Orders  # (n,) their places in time; (0,) for other tables
+
+    def fences(self) -> npt.NDArray[np.void]:
+        """(n,) of dtype FENCE, zeros for rows without one."""
+        fenced = (self.stored["entries"] & FENCED) != 0
+        fences = np.zeros(len(fenced), FENCE)
+        at = self.id_at + np.where(self.found, self.stored["id_len"], 0)
+        gather_fixed(self.data, at, fenced, 0, byte_rows(fences.reshape(-1, 1)))
+        return fences
 
     def ids(self) -> Ragged:
         """n stored ids, empty where there is none."""
@@ -76,30 +108,54 @@ def decode(spec: TableSpec, keys: U64, records: Records, order: I64 | None = Non
         found[order] = records.found
     headers = np.zeros(n, HEADER)
     body_at = np.zeros(n, np.int64)
-    sequence = spec.kind == "sequence"
-    body = -1 if sequence else 4 * (spec.dim + spec.state_dim)
-    wrong = decode_headers(records.data, records.bounds, body, rows, byte_rows(headers.reshape(n, 1)), body_at)
+    id_at = np.zeros(n, np.int64)
+    body, unit = _body(spec)
+    raw = byte_rows(headers.reshape(n, 1))
+    wrong = decode_headers(records.data, records.bounds, body, unit, rows, raw, body_at, id_at)
     if wrong >= 0:
         raise StoreMisconfigured(
             f"row {int(keys[rows[wrong]])} of table '{spec.name}' is not a record of this table "
             f"({int(np.diff(records.bounds)[wrong])} bytes); something else writes to its keys"
         )
-    if sequence:
+    stored = headers
+    if (headers["entries"] > SIZE).any():
+        stored = headers.copy()
+        bare = (stored["entries"] & BARE) != 0
+        found = found & ~bare
+        headers[bare] = 0
+        headers["entries"] &= SIZE
+    entries, entry_bounds = np.zeros((0, 4), np.int64), np.zeros(n + 1, np.int64)
+    values, orders = Ragged(entry_bounds, np.zeros(0, np.uint8)), np.zeros(0, ORDER)
+    if spec.kind in ("sequence", "record"):
         lengths = headers["entries"].astype(np.int64)
-        entries, entry_bounds = _entries(records.data, body_at, found, lengths)
+        if spec.kind == "sequence":
+            entries, entry_bounds = _entries(records.data, body_at, found, lengths)
+        else:
+            orders = np.zeros(n, ORDER)
+            orders["time_ms"] = NO_TIME
+            gather_fixed(records.data, body_at, found, 0, byte_rows(orders.reshape(n, 1)))
+            values = _gather(records.data, body_at + ORDER_BYTES, found, lengths)
         empty = np.zeros((n, 0), np.float32)
-        return Block(headers, found, empty, empty, entries, entry_bounds, records.data, body_at + ENTRY_BYTES * lengths)
+        return Block(headers, found, empty, empty, entries, entry_bounds, records.data, id_at, stored, values, orders)
     vectors = np.empty((n, spec.dim), np.float32)
     gather_fixed(records.data, body_at, found, 0, byte_rows(vectors))
     state = np.zeros((n, spec.state_dim if with_state else 0), np.float32)
     if state.shape[1]:
         gather_fixed(records.data, body_at, found, 4 * spec.dim, byte_rows(state))
-    if len(rows) < n:
+    if not found.all():
         fill_missing(spec.seed, spec.initial_std, keys, found, vectors)
-        if isinstance(spec.optimizer, Adagrad) and state.shape[1]:
-            state[~found] = spec.optimizer.initial_accumulator
-    none = np.zeros((0, 4), np.int64)
-    return Block(headers, found, vectors, state, none, np.zeros(n + 1, np.int64), records.data, body_at + body)
+        if state.shape[1] and (initial := initial_state(spec.optimizer)):
+            state[~found] = initial
+    return Block(headers, found, vectors, state, entries, entry_bounds, records.data, id_at, stored, values, orders)
+
+
+def _body(spec: TableSpec) -> tuple[int, int]:
+    """(bytes of a body, bytes more for each of the header's entries)."""
+    if spec.kind == "sequence":
+        return 0, ENTRY_BYTES
+    if spec.kind == "record":
+        return ORDER_BYTES, 1
+    return 4 * (spec.dim + spec.state_dim), 0
 
 
 def rows_of(block: Block, *, with_state: bool = False) -> Rows:
@@ -133,9 +189,18 @@ def histories_of(block: Block) -> Histories:
     )
 
 
-def record_lengths(spec: TableSpec, entries: I64, id_lengths: I64) -> I64:
-    """(n,) bytes of the records of rows with so many entries and id bytes."""
-    return HEADER_BYTES + 4 * (spec.dim + spec.state_dim) + ENTRY_BYTES * entries + id_lengths
+def values_of(block: Block) -> Values:
+    """The reply of `values`."""
+    h = block.headers
+    return Values(
+        values=block.values,
+        orders=block.orders,
+        found=block.found,
+        clock=h["clock"].copy(),
+        count=h["count"].copy(),
+        updated_ms=h["updated_ms"].copy(),
+        ids=block.ids(),
+    )
 
 
 def _entries(data: U8, at: I64, found: Bool, lengths: I64) -> tuple[I64, I64]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from embedding_store.contract import Flush, Outcome, ShardReply, ShardStatus, Source
 from embedding_store.errors import GenerationError, SeekConflict
+from embedding_store.eviction import Settled
+from embedding_store.spec import TableSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +25,32 @@ class ShardMeta:
     skipped: int = 0  # records jumped over by seeks
     seeks: int = 0
     last_seek: str = ""  # source, from, to and reason of the newest seek
+    now_ms: int = 0  # the largest wall clock that a call brought
+    evicted: int = 0  # rows; likewise expired, forgotten
+    expired: int = 0
+    forgotten: int = 0
+    late: int = 0  # own events and gradients that a forget or an eviction came after
+    refused: int = 0  # own events and forgets of ids whose key is taken
     feed: int = 0  # number of the newest entry of the change feed: entries are numbered 1, 2, 3, …
     offsets: Mapping[Source, int] = field(default_factory=dict)
 
-    def status(self, rows: int) -> ShardStatus:
-        """As `EmbeddingStore.status` answers it."""
+    def status(self, records: int, stubs: int, remembered: int) -> ShardStatus:
+        """As `EmbeddingStore.status` answers it. records: rows, stubs and marks together."""
         return ShardStatus(
-            self.clock, self.generation, rows, self.event_time_ms, self.produced_ms, self.skipped, dict(self.offsets)
+            clock=self.clock,
+            generation=self.generation,
+            rows=records - stubs - remembered,
+            event_time_ms=self.event_time_ms,
+            produced_ms=self.produced_ms,
+            skipped=self.skipped,
+            offsets=dict(self.offsets),
+            stubs=stubs,
+            remembered=remembered,
+            evicted=self.evicted,
+            expired=self.expired,
+            forgotten=self.forgotten,
+            late=self.late,
+            refused=self.refused,
         )
 
     def reply(self, outcome: Outcome, flush: Flush) -> ShardReply:
@@ -58,14 +79,27 @@ def judge(meta: ShardMeta, flush: Flush, place: str) -> Outcome:
     return "conflict"
 
 
-def advance(meta: ShardMeta, flush: Flush, *, changed: bool) -> ShardMeta:
-    """The shard after the flush; `changed`: some row was written or removed."""
+def stamp(spec: TableSpec, meta: ShardMeta, flush: Flush) -> int:
+    """The wall clock of an update: the caller's; where rows go by age, the shard's, which never goes back."""
+    ages = spec.ttl_s or spec.max_rows or spec.admit_after
+    return max(meta.now_ms, flush.now_ms) if ages else flush.now_ms
+
+
+def advance(meta: ShardMeta, flush: Flush, settled: Settled) -> ShardMeta:
+    """The shard after the flush."""
+    merged = settled.merged
     return replace(
         meta,
         clock=meta.clock + flush.events,
         event_time_ms=max(meta.event_time_ms, flush.event_time_ms),
         produced_ms=max(meta.produced_ms, flush.produced_ms),
-        feed=meta.feed + changed,
+        now_ms=max(meta.now_ms, flush.now_ms),
+        evicted=meta.evicted + settled.evicted,
+        expired=meta.expired + settled.expired,
+        forgotten=meta.forgotten + merged.forgotten,
+        late=meta.late + merged.late,
+        refused=meta.refused + merged.refused,
+        feed=meta.feed + (len(settled.changed) > 0),
         offsets={**meta.offsets, **{r.source: r.stop for r in flush.ranges}},
     )
 

@@ -7,12 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from embedding_store.contract import ENTRY, U64, Cursor, Flush, Range, Source
+from embedding_store.contract import (
+    ENTRY,
+    F32,
+    I64,
+    ORDER,
+    U32,
+    U64,
+    Cursor,
+    Flush,
+    Mode,
+    Orders,
+    OwnEvents,
+    Range,
+    Source,
+)
 from embedding_store.errors import BadRequest
 from embedding_store.spec import TableSpec
 from native.identity import MAX_ID_BYTES
@@ -27,14 +41,23 @@ MAX_GRADIENT = 1e15
 _T = TypeVar("_T", bound=np.generic)
 
 
-def checked_keys(spec: TableSpec, keys: U64, *, histories: bool) -> U64:
-    """Keys of `lookup` or `histories`, repeats allowed."""
-    if histories != (spec.kind == "sequence"):
-        call = "lookup" if spec.kind != "sequence" else "histories"
-        raise BadRequest(f"table '{spec.name}' is of kind {spec.kind}: read it with {call}()")
+_CALLS = {"embedding": "lookup", "dense": "lookup", "sequence": "histories", "record": "values"}
+
+
+def checked_keys(spec: TableSpec, keys: U64, call: str) -> U64:
+    """Keys of `lookup`, `histories` or `values`, repeats allowed."""
+    if _CALLS[spec.kind] != call:
+        raise BadRequest(f"table '{spec.name}' is of kind {spec.kind}: read it with {_CALLS[spec.kind]}()")
     keys = _column(spec, "keys", keys, np.uint64)
     _few(spec, "keys", len(keys))
     return keys
+
+
+def checked_identities(spec: TableSpec, keys: U64, checks: U32, ids: Ragged) -> tuple[U64, U32, Ragged]:
+    """Arguments of `taken`, repeats allowed."""
+    keys = _column(spec, "keys", keys, np.uint64)
+    _few(spec, "keys", len(keys))
+    return keys, _column(spec, "checks", checks, np.uint32, len(keys)), _checked_ids(spec, ids, len(keys))
 
 
 def checked_seek(spec: TableSpec, shard: int, source: Source, new: int, reason: str) -> None:
@@ -78,16 +101,80 @@ def checked_flush(spec: TableSpec, flush: Flush) -> Flush:
         raise BadRequest(f"table '{spec.name}': positives must be finite and not negative; weigh and clip them first")
     checks = _column(spec, "checks", flush.checks, np.uint32, n)
     ids = _checked_ids(spec, flush.ids, n)
-    forget = _column(spec, "forget", flush.forget, np.uint64)
-    _few(spec, "forget", len(forget))
-    checked = replace(flush, keys=keys, counts=counts, positives=positives, checks=checks, ids=ids, forget=forget)
+    checked = replace(flush, keys=keys, counts=counts, positives=positives, checks=checks, ids=ids)
+    checked = _with_own_events(spec, _with_forgets(spec, checked), n)
+    if spec.kind == "record":
+        return _with_values(spec, checked, n)
+    for name in ("values", "value_orders", "value_rows"):
+        if getattr(flush, name) is not None:
+            raise BadRequest(f"{spec.kind} table '{spec.name}' holds no values: leave {name} out")
     return _with_appends(spec, checked, n) if spec.kind == "sequence" else _with_gradients(spec, checked, n)
+
+
+def _with_forgets(spec: TableSpec, flush: Flush) -> Flush:
+    forget = _column(spec, "forget", flush.forget, np.uint64)
+    f = len(forget)
+    _few(spec, "forget", f)
+    orders, checks = flush.forget_orders, flush.forget_checks
+    return replace(
+        flush,
+        forget=forget,
+        forget_orders=None if orders is None else _orders(spec, "forget_orders", orders, f),
+        forget_checks=None if checks is None else _column(spec, "forget_checks", checks, np.uint32, f),
+    )
+
+
+def _with_own_events(spec: TableSpec, flush: Flush, n: int) -> Flush:
+    own = flush.own_events
+    if own is None:
+        return flush
+    rows = _rows(spec, "own_events.rows", own.rows, n)
+    orders = _orders(spec, "own_events.orders", own.orders, len(rows))
+    positives = _column(spec, "own_events.positives", own.positives, np.float32, len(rows))
+    if len(rows) and not (positives.min() >= 0 and positives.max() < np.inf):
+        raise BadRequest(f"table '{spec.name}': own_events.positives must be finite and not negative")
+    if (np.bincount(rows, minlength=n) != flush.counts).any():
+        raise BadRequest(f"table '{spec.name}': own_events must name each own event once, {len(rows)} do for "
+                         f"{int(flush.counts.sum())} in counts; or leave them out")  # fmt: skip
+    return replace(flush, own_events=OwnEvents(rows, orders, positives))
+
+
+def _with_values(spec: TableSpec, flush: Flush, n: int) -> Flush:
+    for name in ("gradients", "state_deltas", "appends", "append_rows"):
+        if getattr(flush, name) is not None:
+            raise BadRequest(f"record table '{spec.name}' holds values: leave {name} out")
+    if flush.mode != "gradients":
+        raise BadRequest(f"record table '{spec.name}' has no vectors: leave mode out")
+    given = (flush.values, flush.value_orders, flush.value_rows)
+    if all(part is None for part in given):
+        return flush
+    if flush.values is None or flush.value_orders is None or flush.value_rows is None:
+        raise BadRequest(f"table '{spec.name}': values, value_orders and value_rows go together, one is missing")
+    rows = _rows(spec, "value_rows", flush.value_rows, n)
+    _few(spec, "values", len(rows))
+    values = _ragged(spec, "values", flush.values, len(rows))
+    if len(rows) and values.lengths.max() > spec.length:
+        raise BadRequest(
+            f"table '{spec.name}' holds values of at most {spec.length} bytes, got {values.lengths.max()}; "
+            "shorten it, or declare a table with a larger length"
+        )
+    orders = _orders(spec, "value_orders", flush.value_orders, len(rows))
+    return replace(flush, values=values, value_orders=orders, value_rows=rows)
 
 
 def _with_gradients(spec: TableSpec, flush: Flush, n: int) -> Flush:
     if flush.appends is not None or flush.append_rows is not None:
         raise BadRequest(f"{spec.kind} table '{spec.name}' has no sequences: leave appends and append_rows out")
+    if flush.mode not in get_args(Mode):
+        raise BadRequest(f"table '{spec.name}': mode must be one of {get_args(Mode)}, got {flush.mode!r}")
+    if flush.mode == "deltas" and spec.optimizer.kind == "adam":
+        raise BadRequest(
+            f"table '{spec.name}' has optimizer 'adam': mode deltas is refused, since moments are moving averages and "
+            "the changes of two callers don't add up to the change of both; send gradients, or use adagrad or sgd"
+        )
     if flush.gradients is None:
+        if flush.state_deltas is not None:
+            raise BadRequest(f"table '{spec.name}': state_deltas without gradients; changes of vectors go with them")
         return flush
     gradients = np.ascontiguousarray(flush.gradients)
     if gradients.dtype != np.float32 or gradients.shape != (n, spec.dim):
@@ -102,23 +189,49 @@ def _with_gradients(spec: TableSpec, flush: Flush, n: int) -> Flush:
                 f"table '{spec.name}': gradients must be finite and at most {MAX_GRADIENT:g} in magnitude, "
                 f"got {largest}; clip them, or quarantine the range and send zeros"
             )
-    return replace(flush, gradients=gradients)
+    return replace(flush, gradients=gradients, state_deltas=_checked_state_deltas(spec, flush, n))
+
+
+def _checked_state_deltas(spec: TableSpec, flush: Flush, n: int) -> F32 | None:
+    given = flush.state_deltas
+    if flush.mode == "gradients" or not spec.state_dim:
+        if given is not None:
+            raise BadRequest(
+                f"table '{spec.name}' of optimizer '{spec.optimizer.kind}' takes no state_deltas in mode {flush.mode}: "
+                "they go with mode deltas and an optimizer that has state"
+            )
+        return None
+    if given is None:
+        raise BadRequest(
+            f"table '{spec.name}' of optimizer '{spec.optimizer.kind}': mode deltas needs state_deltas, float32 "
+            f"({n}, {spec.state_dim}), beside the change of vectors"
+        )
+    deltas = np.ascontiguousarray(given)
+    if deltas.dtype != np.float32 or deltas.shape != (n, spec.state_dim):
+        raise BadRequest(
+            f"table '{spec.name}' has {spec.state_dim} float32 values of state a row: state_deltas of {n} keys must "
+            f"be float32 ({n}, {spec.state_dim}), got {deltas.dtype} {deltas.shape}"
+        )
+    if n and not (deltas.min() >= 0 and deltas.max() <= MAX_GRADIENT**2):
+        raise BadRequest(
+            f"table '{spec.name}': state_deltas are sums of squares: finite, not negative and at most "
+            f"{MAX_GRADIENT**2:g}, got {deltas.min()} to {deltas.max()}"
+        )
+    return deltas
 
 
 def _with_appends(spec: TableSpec, flush: Flush, n: int) -> Flush:
-    if flush.gradients is not None:
-        raise BadRequest(f"sequence table '{spec.name}' has no vectors: leave gradients out")
+    if flush.gradients is not None or flush.state_deltas is not None or flush.mode != "gradients":
+        raise BadRequest(f"sequence table '{spec.name}' has no vectors: leave gradients, state_deltas and mode out")
     if (flush.appends is None) != (flush.append_rows is None):
         raise BadRequest(f"table '{spec.name}': appends and append_rows go together, one of them is missing")
     if flush.appends is None or flush.append_rows is None:
         return flush
     appends = _column(spec, "appends", flush.appends, ENTRY)
-    rows = _column(spec, "append_rows", flush.append_rows, np.int64, len(appends))
+    rows = _rows(spec, "append_rows", flush.append_rows, n)
+    if len(rows) != len(appends):
+        raise BadRequest(f"table '{spec.name}': append_rows must have {len(appends)} elements, got {len(rows)}")
     _few(spec, "appends", len(appends))
-    if len(rows) and not (rows.min() >= 0 and rows.max() < n):
-        raise BadRequest(
-            f"table '{spec.name}': append_rows index the flush's {n} keys, got {rows.min()} to {rows.max()}"
-        )
     if not np.isfinite(appends["weight"]).all():
         raise BadRequest(f"table '{spec.name}': weights of appends must be finite")
     return replace(flush, appends=appends, append_rows=rows)
@@ -153,14 +266,34 @@ def _check_unique(spec: TableSpec, keys: U64) -> None:
 
 
 def _checked_ids(spec: TableSpec, ids: Ragged, n: int) -> Ragged:
-    offsets = _column(spec, "ids.offsets", ids.offsets, np.int64, n + 1)
-    data = _column(spec, "ids.data", ids.data, np.uint8)
-    lengths = np.diff(offsets)
-    if offsets[0] < 0 or offsets[-1] > len(data) or (n and lengths.min() < 0):
-        raise BadRequest(f"table '{spec.name}': ids.offsets don't fit {len(data)} bytes of ids.data")
-    if n and lengths.max() > MAX_ID_BYTES:
-        raise BadRequest(f"table '{spec.name}': an id has {lengths.max()} bytes; at most {MAX_ID_BYTES} are kept")
+    checked = _ragged(spec, "ids", ids, n)
+    if n and checked.lengths.max() > MAX_ID_BYTES:
+        raise BadRequest(
+            f"table '{spec.name}': an id has {checked.lengths.max()} bytes; at most {MAX_ID_BYTES} are kept"
+        )
+    return checked
+
+
+def _ragged(spec: TableSpec, name: str, column: Ragged, n: int) -> Ragged:
+    offsets = _column(spec, f"{name}.offsets", column.offsets, np.int64, n + 1)
+    data = _column(spec, f"{name}.data", column.data, np.uint8)
+    if offsets[0] < 0 or offsets[-1] > len(data) or (n and np.diff(offsets).min() < 0):
+        raise BadRequest(f"table '{spec.name}': {name}.offsets don't fit {len(data)} bytes of {name}.data")
     return Ragged(offsets, data)
+
+
+def _rows(spec: TableSpec, name: str, rows: I64, n: int) -> I64:
+    rows = _column(spec, name, rows, np.int64)
+    if len(rows) and not (rows.min() >= 0 and rows.max() < n):
+        raise BadRequest(f"table '{spec.name}': {name} index the flush's {n} keys, got {rows.min()} to {rows.max()}")
+    return rows
+
+
+def _orders(spec: TableSpec, name: str, orders: Orders, n: int) -> Orders:
+    orders = _column(spec, name, orders, ORDER, n)
+    if n and not (orders["time_ms"].min() >= 0 and orders["place"].min() >= 0):
+        raise BadRequest(f"table '{spec.name}': times and places of {name} must not be negative")
+    return orders
 
 
 def _few(spec: TableSpec, name: str, n: int) -> None:

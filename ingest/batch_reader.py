@@ -12,7 +12,7 @@ import numpy as np
 from ingest import codecs
 from ingest.backlog import Record
 from ingest.codecs import Records
-from ingest.columns import MAX_LINES, Events, MicroBatch, Partition
+from ingest.columns import MAX_LINES, Events, MicroBatch, Partition, Tombstones
 from ingest.dead_letters import DeadLetter
 from ingest.door import shown
 from ingest.settings import IngestSettings
@@ -59,7 +59,7 @@ class BatchReader:
     ) -> MicroBatch:
         """The micro-batch of those ranges; `taken` holds their records by partition number, in order."""
         numbers, offsets, times, values = [], [], [], []
-        forget: dict[bytes, list[int]] = {kind: [] for kind in _FORGETTABLE}
+        forget: dict[bytes, list[tuple[int, int, int, int, int]]] = {kind: [] for kind in _FORGETTABLE}
         refused = 0
         for number, records in taken:
             self.counters.records += len(records)
@@ -69,7 +69,7 @@ class BatchReader:
                     offsets.append(record.offset)
                     times.append(record.timestamp)
                     values.append(record.value)
-                elif not self._read_tombstone(record, forget):
+                elif not self._read_tombstone(number, record, forget):
                     refused += 1
                     reason = (
                         f"a null value with key {shown(record.key)}; to forget an id, send key user:<id> or item:<id>"
@@ -86,8 +86,8 @@ class BatchReader:
         return MicroBatch(
             decoded.events,
             ranges,
-            np.array(forget[b"user"], np.uint64),
-            np.array(forget[b"item"], np.uint64),
+            Tombstones.of(forget[b"user"]),
+            Tombstones.of(forget[b"item"]),
             refused + len(decoded.refusals),
         )
 
@@ -107,11 +107,14 @@ class BatchReader:
                 DeadLetter(self._topic, int(events.partition[row]), offset, line, "refused_by_store", reason, text)
             )
 
-    def _read_tombstone(self, record: Record, forget: dict[bytes, list[int]]) -> bool:
+    def _read_tombstone(
+        self, number: int, record: Record, forget: dict[bytes, list[tuple[int, int, int, int, int]]]
+    ) -> bool:
         kind, colon, identity = (record.key or b"").partition(b":")
         if not colon or kind not in forget or not 1 <= len(identity) <= self._max_id_bytes:
             return False
-        forget[kind].append(key_and_check(identity)[0])
+        time_ms = max(0, record.timestamp)  # -1: the topic's messages carry none
+        forget[kind].append((*key_and_check(identity), time_ms, record.offset * MAX_LINES, number))
         return True
 
     def _watch_users(self, events: Events) -> None:

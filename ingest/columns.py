@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,34 @@ class Events:
     def __len__(self) -> int:
         return len(self.place)
 
+    def take(self, rows: npt.NDArray[np.int64]) -> Events:
+        """Some of the events, copied."""
+        return Events(**{f.name: _taken(getattr(self, f.name), rows) for f in fields(self)})
+
+
+def _taken(column: npt.NDArray[Any] | Ragged, rows: npt.NDArray[np.int64]) -> Any:
+    return column.take(rows) if isinstance(column, Ragged) else column[rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstones:
+    """f ids to be forgotten, each where its tombstone is in the stream."""
+
+    keys: npt.NDArray[np.uint64]  # (f,)
+    checks: npt.NDArray[np.uint32]  # (f,)
+    time_ms: npt.NDArray[np.int64]  # (f,) record timestamp: what an event without a time of its own has
+    place: npt.NDArray[np.int64]  # (f,) record offset · MAX_LINES
+    partition: npt.NDArray[np.uint32]  # (f,) partition number
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[int, int, int, int, int]] = ()) -> Tombstones:
+        """From (key, check, time_ms, place, partition) each."""
+        kinds = (np.uint64, np.uint32, np.int64, np.int64, np.uint32)
+        return cls(*(np.array([row[i] for row in rows], kind) for i, kind in enumerate(kinds)))
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
@@ -49,6 +77,6 @@ class MicroBatch:
 
     events: Events
     ranges: Mapping[Partition, tuple[int, int]]  # record offsets [start, stop); stop is the consumer's position
-    forget_users: npt.NDArray[np.uint64]  # keys named by tombstones, to be forgotten after the events
-    forget_items: npt.NDArray[np.uint64]
+    forget_users: Tombstones  # behind the events of their partitions
+    forget_items: Tombstones
     dead_letters: int  # events in the ranges that could not be used

@@ -9,7 +9,7 @@ import numpy as np
 
 from ingest import codecs
 from ingest.codecs import Records
-from ingest.columns import MicroBatch, Partition
+from ingest.columns import MicroBatch, Partition, Tombstones
 from ingest.contract import AssignmentLost
 from ingest.settings import IngestSettings
 
@@ -91,8 +91,7 @@ class ListedSource:
         for refusal in decoded.refusals:
             place = (by_number[number[refusal.record]], offset[refusal.record], refusal.reason)
             self.dead.append(place)
-        none = np.zeros(0, np.uint64)
-        return MicroBatch(decoded.events, ranges, none, none, len(decoded.refusals))
+        return MicroBatch(decoded.events, ranges, Tombstones.of(), Tombstones.of(), len(decoded.refusals))
 
     def _shares(self, stop_at: Mapping[Partition, int]) -> dict[Partition, int]:
         """Where each partition's part of the next micro-batch ends; those with the least left are served first."""

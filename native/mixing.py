@@ -24,6 +24,13 @@ def mix(z: np.uint64) -> np.uint64:
     return z ^ (z >> _S31)
 
 
+@njit(types.void(_KEYS, types.uint64, types.int64[::1]), cache=True, nogil=True)
+def mix_keys(keys: U64, mask: int, out: I64) -> None:
+    """out[i] = mix(keys[i]) & mask. keys, out (n,)."""
+    for i in range(keys.shape[0]):
+        out[i] = np.int64(mix(keys[i]) & mask)
+
+
 @njit(types.int64(types.uint64, types.int64), cache=True, nogil=True)
 def shard_of(key: np.uint64, shards: int) -> np.int64:
     """Shard of a key: ⌊(high 32 bits of mix(key)) · shards / 2^32⌋.

@@ -1,8 +1,13 @@
 """The row record: one binary string per row, the same in every backend.
 
     header   48 bytes, HEADER, little-endian
-    body     embedding, dense: dim float32, then state_dim float32. sequence: `entries` entries of 32 bytes
+    body     embedding, dense: dim float32, then state_dim float32. sequence: `entries` entries of 32 bytes. record:
+             ORDER_BYTES of the value's place in time, then `entries` bytes of value
     id       id_len bytes
+    fence    FENCE_BYTES, if the header's FENCED is set
+
+The two highest bits of `entries` are flags. BARE: there is no row; the record is a header without body and id, which
+counts a key that isn't admitted yet or remembers one that was forgotten or evicted. FENCED: see above.
 
 A record's length is a function of its header and the table, so a record of another table or a torn one is noticed.
 Kernels see headers and floats as bytes, because records lie end to end and are not aligned.
@@ -34,6 +39,11 @@ HEADER = np.dtype(
 )
 HEADER_BYTES = 48
 ENTRY_BYTES = 32
+ORDER_BYTES = 20
+FENCE_BYTES = 32
+BARE, FENCED = 0x4000, 0x8000
+SIZE = 0x3FFF
+"""Flags and size in a header's `entries`."""
 
 _READ_U8 = types.Array(types.uint8, 1, "C", readonly=True)
 _READ_U8_2 = types.Array(types.uint8, 2, "C", readonly=True)
@@ -57,13 +67,15 @@ def copy(out: U8, to: int, data: U8, start: int, size: int) -> None:
         target[b] = source[b]
 
 
-@njit(types.int64(_READ_U8, _READ_I64, types.int64, _READ_I64, _U8_2, _I64), cache=True, nogil=True)
-def decode_headers(data: U8, bounds: I64, body: int, rows: I64, headers: U8, body_at: I64) -> int:
-    """Headers and body positions of m records lying end to end.
+@njit(types.int64(_READ_U8, _READ_I64, types.int64, types.int64, _READ_I64, _U8_2, _I64, _I64), cache=True, nogil=True)
+def decode_headers(
+    data: U8, bounds: I64, body: int, unit: int, rows: I64, headers: U8, body_at: I64, id_at: I64
+) -> int:
+    """Headers, body and id positions of m records lying end to end.
 
-    data: the records; bounds (m + 1,) their bounds; body: bytes of a body, or −1 for entries as the header says; rows
-    (m,) the output row of each. headers (n, 48) and body_at (n,) are written at those rows. Returns the first record
-    whose length doesn't fit, else −1; never reads outside a record.
+    data: the records; bounds (m + 1,) their bounds; a body has `body` bytes and `unit` more for each of the header's
+    `entries`; rows (m,) the output row of each. headers (n, 48), body_at and id_at (n,) are written at those rows.
+    Returns the first record whose length doesn't fit, else −1; never reads outside a record.
     """
     for k in range(rows.shape[0]):
         start = bounds[k]
@@ -72,13 +84,17 @@ def decode_headers(data: U8, bounds: I64, body: int, rows: I64, headers: U8, bod
             return k
         i = rows[k]
         copy(headers[i], 0, data, start, HEADER_BYTES)
-        size = np.int64(body)
-        if body < 0:
-            size = ENTRY_BYTES * (np.int64(headers[i, 44]) + (np.int64(headers[i, 45]) << 8))
-        id_len = np.int64(headers[i, 46]) + (np.int64(headers[i, 47]) << 8)
-        if length != HEADER_BYTES + size + id_len:
+        high = np.int64(headers[i, 45])
+        size = np.int64(0)
+        id_len = np.int64(0)
+        if high & 0x40 == 0:
+            size = body + unit * (np.int64(headers[i, 44]) + ((high & 0x3F) << 8))
+            id_len = np.int64(headers[i, 46]) + (np.int64(headers[i, 47]) << 8)
+        fence = FENCE_BYTES if high & 0x80 else 0
+        if length != HEADER_BYTES + size + id_len + fence:
             return k
         body_at[i] = start + HEADER_BYTES
+        id_at[i] = start + HEADER_BYTES + size
     return -1
 
 
@@ -97,6 +113,22 @@ def gather_ragged(data: U8, at: I64, chosen: Bool, offsets: I64, out: U8) -> Non
         if not chosen[i]:
             continue
         copy(out, offsets[i], data, at[i], offsets[i + 1] - offsets[i])
+
+
+@njit(types.void(_READ_U8, _READ_I64, _READ_I64, _READ_BOOL, _READ_I64, types.uint8[::1]), cache=True, nogil=True)
+def put_ragged(data: U8, start: I64, lengths: I64, chosen: Bool, at: I64, out: U8) -> None:
+    """out[at[i]:] = lengths[i] bytes of data from start[i] on, where chosen[i]. All (n,)."""
+    for i in range(at.shape[0]):
+        if chosen[i]:
+            copy(out, at[i], data, start[i], lengths[i])
+
+
+@njit(types.void(_READ_U8_2, _READ_BOOL, _READ_I64, types.uint8[::1]), cache=True, nogil=True)
+def put_fixed(rows: U8, chosen: Bool, at: I64, out: U8) -> None:
+    """out[at[i]:] = rows[i], where chosen[i]. rows (n, bytes), chosen and at (n,)."""
+    for i in range(at.shape[0]):
+        if chosen[i]:
+            copy(out, at[i], rows[i], 0, rows.shape[1])
 
 
 @njit(types.int64(types.int64), cache=True, nogil=True)
@@ -212,3 +244,15 @@ def encode_fields(keys: U64, out: U8) -> None:
         out[p + 12] = 13
         out[p + 13] = 10
         p += FIELD_FRAME
+
+
+@njit(types.void(_READ_U8, _READ_I64, _READ_U8, _READ_I64, _READ_I64, types.boolean[::1]), cache=True, nogil=True)
+def same_bytes(one: U8, one_at: I64, other: U8, other_at: I64, lengths: I64, out: Bool) -> None:
+    """out[i] = whether the lengths[i] bytes of `one` from one_at[i] on are those of `other` from other_at[i] on."""
+    for i in range(lengths.shape[0]):
+        same = True
+        for b in range(lengths[i]):
+            if one[one_at[i] + b] != other[other_at[i] + b]:
+                same = False
+                break
+        out[i] = same

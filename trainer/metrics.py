@@ -22,6 +22,7 @@ class Metrics:
             "towline_trainer_events", "usable events learned, replays after a restart included", registry=r
         )
         self.dead_letters = Counter("towline_trainer_dead_letters", "events that could not be used", registry=r)
+        self.refused = Counter("towline_trainer_refused", "events of ids whose key is taken by another id", registry=r)
         self.batches = Counter("towline_trainer_batches", "micro-batches", registry=r)
         self.restarts = Counter("towline_trainer_restarts", "times the worker started over from the store", registry=r)
         self.quarantined = Counter("towline_trainer_quarantined", "steps whose gradients were not finite", registry=r)

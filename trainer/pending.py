@@ -8,10 +8,10 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from embedding_store.contract import ENTRY, F32, I64, U32, U64, Flush, Range, Source
-from ingest.columns import Events, MicroBatch, Partition
+from embedding_store.contract import ENTRY, F32, I64, ORDER, U32, U64, Flush, Orders, OwnEvents, Range, Source
+from ingest.columns import Events, MicroBatch, Partition, Tombstones
+from native.aggregate import aggregate_parts
 from native.key_index import unique_keys
-from native.pooling import add_rows
 from native.ragged import Ragged, concatenate
 from trainer.examples import positives
 from trainer.learner import Step
@@ -38,10 +38,14 @@ class Pending:
         self.entries: Entries = np.zeros(0, ENTRY)
         self._events: list[Events] = []
         self._gradients: dict[str, list[tuple[U64, F32]]] = {"item": [], "user": []}
-        self._forget: dict[str, list[U64]] = {"item": [], "user": []}
+        self._forget: dict[str, list[Tombstones]] = {"item": [], "user": []}
 
-    def add(self, batch: MicroBatch, step: Step | None) -> None:
-        """Take in a micro-batch and its step. None, or a step that isn't finite, adds no gradients (quarantine)."""
+    def add(self, batch: MicroBatch, step: Step | None, kept: Events | None = None) -> None:
+        """Take in a micro-batch and its step. None, or a step that isn't finite, adds no gradients (quarantine).
+
+        kept: those of the batch's events that are stored, if not all. The others move the clock all the same: it must
+        not depend on what the store holds of other ids.
+        """
         self.batches += 1
         for partition, (start, stop) in batch.ranges.items():
             self.ranges[partition] = (self.ranges.get(partition, (start, stop))[0], stop)
@@ -50,6 +54,7 @@ class Pending:
             self.events += len(events)
             self.event_time_ms = max(self.event_time_ms, int(events.time_ms.max()))
             self.produced_ms = max(self.produced_ms, int(events.produced_ms.max()))
+            events = events if kept is None else kept
             self._events.append(events)
             is_positive = events.label > 0
             self.users = np.concatenate([self.users, events.user_key[is_positive]])
@@ -66,7 +71,7 @@ class Pending:
         """The call for table `item`, `user` or `history`. starts: where the table's ranges begin."""
         side = "item" if table == "item" else "user"
         own = _OwnEvents(self._events, side)
-        forget = np.unique(np.concatenate([np.zeros(0, np.uint64), *self._forget[side]]))
+        forget = self._forget[side]
         ranges = tuple(Range(Source(*p), starts[p], stop) for p, (_, stop) in sorted(self.ranges.items()))
         gradients: F32 | None = None
         keys, rows = own.keys, np.arange(len(own.keys))
@@ -88,35 +93,41 @@ class Pending:
             gradients=gradients,
             appends=self.entries if table == "history" else None,
             append_rows=own.numbers_of(self.users) if table == "history" else None,
-            forget=forget,
+            own_events=own.one_by_one(),
+            forget=_column(forget, "keys", np.uint64),
+            forget_orders=_orders(forget),
+            forget_checks=_column(forget, "checks", np.uint32),
         )
 
     def _summed(self, side: str, own: U64) -> tuple[U64, F32]:
         """(keys, gradients summed per key): the own events' keys first, then those with nothing but a gradient."""
-        parts = self._gradients[side]
-        keys, numbers = unique_keys(np.concatenate([own, *(k for k, _ in parts)]))
-        out = np.zeros((len(keys), self._dim), np.float32)
-        if parts:
-            add_rows(np.concatenate([g for _, g in parts]), numbers[len(own) :], out)
+        keys, sums = aggregate_parts(own, self._gradients[side], self._dim)
         keep = np.ones(len(keys), bool)
-        keep[len(own) :] = (out[len(own) :] != 0).any(axis=1)
-        return keys[keep], out[keep]
+        keep[len(own) :] = sums[len(own) :].any(axis=1)
+        return keys[keep], sums[keep]
 
 
 class _OwnEvents:
     """Events per distinct id of one side, columnar."""
 
     def __init__(self, events: list[Events], side: str) -> None:
+        self._events = events
         self.keys, numbers = unique_keys(_column(events, f"{side}_key", np.uint64))
+        self._numbers = numbers
         n = len(self.keys)
         label, weight = _column(events, "label", np.float32), _column(events, "weight", np.float32)
         self.counts: I64 = np.bincount(numbers, minlength=n).astype(np.int64)
-        self.positives: F32 = np.bincount(numbers, weights=weight * (label > 0), minlength=n).astype(np.float32)
+        self._weights = weight * (label > 0)
+        self.positives: F32 = np.bincount(numbers, weights=self._weights, minlength=n).astype(np.float32)
         first = np.zeros(n, np.int64)
         first[numbers[::-1]] = np.arange(len(numbers))[::-1]
         self.checks: U32 = _column(events, f"{side}_check", np.uint32)[first]
         ids = concatenate([getattr(e, f"{side}_id") for e in events])
         self.ids: Ragged = ids.take(first) if n else Ragged.empty()
+
+    def one_by_one(self) -> OwnEvents:
+        """The events, each with its place in time; rows are numbers of `keys`."""
+        return OwnEvents(self._numbers, _orders(self._events), self._weights)
 
     def numbers_of(self, keys: U64) -> I64:
         """Number of each key, all of which have events here."""
@@ -126,7 +137,15 @@ class _OwnEvents:
         return numbers[len(self.keys) :]
 
 
-def _column(events: list[Events], name: str, dtype: type[Number]) -> npt.NDArray[Number]:
+def _orders(columns: list[Events] | list[Tombstones]) -> Orders:
+    times = _column(columns, "time_ms", np.int64)
+    orders = np.empty(len(times), ORDER)
+    orders["time_ms"] = times
+    orders["place"], orders["partition"] = _column(columns, "place", np.int64), _column(columns, "partition", np.uint32)
+    return orders
+
+
+def _column(events: list[Events] | list[Tombstones], name: str, dtype: type[Number]) -> npt.NDArray[Number]:
     return np.concatenate([np.zeros(0, dtype), *(getattr(e, name) for e in events)])
 
 

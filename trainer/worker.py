@@ -11,12 +11,13 @@ import numpy as np
 from embedding_store.contract import EmbeddingStore, Flush, Range, Source
 from embedding_store.errors import GenerationError, SeekConflict, StoreUnavailable
 from embedding_store.model import ModelSettings
-from ingest.columns import MicroBatch, Partition
+from ingest.columns import Events, MicroBatch, Partition
 from ingest.contract import AssignmentLost, EventSource, StreamUnavailable
 from native.ragged import Ragged
 from trainer.backoff import Backoff
 from trainer.dense import DenseWorker
 from trainer.examples import ExampleReader
+from trainer.identities import Identities
 from trainer.learner import Learner
 from trainer.metrics import Metrics
 from trainer.pending import Pending
@@ -57,6 +58,7 @@ class Worker:
         self._prequential = Prequential(store, model, settings.evaluate_k, settings.evaluate_share)
         self._progress = Progress(store, stream, self._tables)
         self._pending = Pending(model.dim)
+        self._identities = Identities(store)
         self._generation = 0
         self._clock = 0
         self._dense_events = self._dense_batches = 0
@@ -112,6 +114,7 @@ class Worker:
         """Drop all local state since the last applied range and continue from what the store holds."""
         self._declare()
         self._pending.clear()
+        self._identities.clear()
         self._dense_events = self._dense_batches = 0
         self._dense_times = (0, 0)
         owned = self._stream.assignment(timeout_s=1.0)
@@ -134,14 +137,25 @@ class Worker:
 
     def _learn(self, batch: MicroBatch) -> None:
         step = None
-        if len(batch.events):
-            examples, past = self._reader.read(batch.events, self._pending.users, self._pending.entries)
+        events = self._screened(batch)
+        if len(events):
+            examples, past = self._reader.read(events, self._pending.users, self._pending.entries)
             if not self._progress.replaying:
-                self._prequential.measure(batch.events, past, examples)
+                self._prequential.measure(events, past, examples)
             step = self._learner.learn(examples, self._clock + self._pending.events)
             self._metrics.learned(step)
-        self._pending.add(batch, step)
+        self._pending.add(batch, step, events)
         self._metrics.took(batch)
+
+    def _screened(self, batch: MicroBatch) -> Events:
+        """The batch's events without those whose ids' keys are another's: those become dead letters."""
+        refused = self._identities.refused(batch.events)
+        if not len(refused):
+            return batch.events
+        self._metrics.refused.inc(len(refused))
+        reason = "another id has the same 64-bit key; rename one of them"
+        self._stream.dead_letter(batch, refused.tolist(), reason)
+        return batch.events.take(np.delete(np.arange(len(batch.events)), refused))
 
     def _due(self, *, idle: bool) -> bool:
         pending = self._pending
@@ -176,6 +190,7 @@ class Worker:
             self._progress.passed(stops)
         produced_ms = pending.produced_ms
         pending.clear()
+        self._identities.clear()
         self._stream.commit(self._progress.start("item"))
         self._metrics.flushed(self._prequential, produced_ms)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,8 +12,10 @@ from embedding_store.records import Records
 from embedding_store.redis_store import shard_meta
 from embedding_store.redis_store.client import Wire
 from embedding_store.redis_store.keys import ShardKeys, shard_keys
-from embedding_store.redis_store.resp import hmget, pack
+from embedding_store.redis_store.replies import RowReplies, row_bytes
+from embedding_store.redis_store.resp import chunks, hmget, pack
 from embedding_store.redis_store.session import Session
+from embedding_store.redis_store.steady import steady_reads
 from embedding_store.shard import ShardMeta
 from embedding_store.spec import TableSpec
 
@@ -30,19 +31,19 @@ def read_changes(session: Session, spec: TableSpec, cursor: Cursor | None) -> Ch
     at = positions(spec, run, cursor)
     if at is None:
         return _scan(spec, run, shards, wires)
-    for keys, wire, position in zip(shards, wires, at, strict=True):
-        wire.send([
-            pack("MULTI")
-            + pack("XRANGE", keys.feed, "-", "+", "COUNT", 1)
-            + pack("XRANGE", keys.feed, f"({position}-0", "+")
-            + pack("HMGET", keys.meta, *shard_meta.NUMBERS)
-            + pack("EXEC")
-        ])  # fmt: skip
+    commands = [
+        [
+            pack("XRANGE", keys.feed, "-", "+", "COUNT", 1),
+            pack("XRANGE", keys.feed, f"({position}-0", "+"),
+            pack("HMGET", keys.meta, *shard_meta.NUMBERS),
+        ]
+        for keys, position in zip(shards, at, strict=True)
+    ]
     metas: list[ShardMeta] = []
     named: list[U64] = []
     whole = True
-    for wire, position in zip(wires, at, strict=True):
-        first, entries, numbers = wire.checked([wire.read() for _ in range(5)])[4]
+    replies = steady_reads(shards, wires, commands)
+    for (first, entries, numbers), position in zip(replies, at, strict=True):
         metas.append(shard_meta.from_values(numbers, []))
         oldest = int(first[0][0].split(b"-")[0]) if first else None
         whole &= reaches_back(position, oldest, metas[-1].feed)
@@ -50,20 +51,33 @@ def read_changes(session: Session, spec: TableSpec, cursor: Cursor | None) -> Ch
         named.append(np.unique(np.frombuffer(blob, "<u8")))
     if not whole:
         return _scan(spec, run, shards, wires)
-    stored = read_rows(shards, wires, named)
-    return change_set(spec, run, metas, np.concatenate(named), Records.of(stored), rescan=False)
+    stored = read_rows(spec, shards, wires, named)
+    return change_set(spec, run, metas, np.concatenate(named), stored, rescan=False)
 
 
-def read_rows(shards: Sequence[ShardKeys], wires: Sequence[Wire], keys: Sequence[U64]) -> list[bytes | None]:
-    """Records of each shard's keys, shard by shard; all shards are asked before the first answer is read."""
-    counts = []
+def read_rows(
+    spec: TableSpec,
+    shards: Sequence[ShardKeys],
+    wires: Sequence[Wire],
+    keys: Sequence[U64],
+    clocks: list[int] | None = None,
+) -> Records:
+    """Records of each shard's keys, shard by shard; all shards are asked before the first answer is read.
+
+    clocks: is filled with each shard's clock, read before its rows: a row may be newer, never older than it says.
+    """
     for shard, wire, mine in zip(shards, wires, keys, strict=True):
-        commands = hmget(shard.rows, mine)
-        counts.append(len(commands))
+        clock = [pack("HGET", shard.meta, "clock")] if clocks is not None else []
+        commands = [*clock, *hmget(shard.rows, mine)]
         if commands:
             wire.send([b"".join(commands)])
-    replies = [wire.checked([wire.read() for _ in range(n)]) for wire, n in zip(wires, counts, strict=True)]
-    return list(itertools.chain.from_iterable(itertools.chain.from_iterable(replies)))
+    rows = RowReplies(sum(map(len, keys)), row_bytes(spec))
+    for wire, mine in zip(wires, keys, strict=True):
+        if clocks is not None:
+            clocks.append(int(wire.checked([wire.read()])[0] or 0))
+        for n in chunks(len(mine)):
+            wire.read_rows(rows, n)
+    return rows.records()
 
 
 def table_run(wires: Sequence[Wire]) -> str:

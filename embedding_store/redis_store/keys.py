@@ -5,6 +5,8 @@ towline:{<table>:<shard>}:meta     HASH    generation, clock, event_time_ms, pro
                                            feed, offset:<topic id>:<partition>
 towline:{<table>:<shard>}:version  STRING  counts transactions; the WATCHed key
 towline:{<table>:<shard>}:feed     STREAM  entry <n>-0, n = 1, 2, …: one field `k`, the changed keys end to end
+towline:{<table>:<shard>}:updates, stubs, evicted, forgotten
+                                   ZSET    8-byte key → score; see embedding_store.eviction. Only while they have keys
 towline:{<table>:<shard>}:lock     STRING  queue of writers under contention, with a TTL
 towline:{<table>}:spec             STRING  the declaration, JSON
 towline:{store}:tables             SET     names of tables
@@ -29,6 +31,15 @@ class ShardKeys(NamedTuple):
     version: bytes
     feed: bytes
     lock: bytes
+    updates: bytes
+    stubs: bytes
+    evicted: bytes
+    forgotten: bytes
+
+    def of_index(self, name: str) -> bytes:
+        """Key of one of `embedding_store.eviction.INDEXES`."""
+        key: bytes = getattr(self, name)
+        return key
 
 
 def shard_keys(table: str, shard: int) -> ShardKeys:

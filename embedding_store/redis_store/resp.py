@@ -23,6 +23,11 @@ def pack(*arguments: bytes | str | int) -> bytes:
     return b"".join(parts)
 
 
+def chunks(n: int) -> list[int]:
+    """How many rows each command for n rows has."""
+    return [min(CHUNK, n - lo) for lo in range(0, n, CHUNK)]
+
+
 def hmget(key: bytes, fields: U64) -> list[bytes]:
     """HMGET commands for all fields (n,), CHUNK fields each; none for no fields."""
     return _with_fields(b"HMGET", key, fields)

@@ -8,7 +8,10 @@ from typing import Any
 from embedding_store.contract import Source
 from embedding_store.shard import ShardMeta
 
-NUMBERS = ("generation", "clock", "event_time_ms", "produced_ms", "skipped", "seeks", "feed")
+NUMBERS = (
+    "generation", "clock", "event_time_ms", "produced_ms", "skipped", "seeks", "feed",
+    "now_ms", "evicted", "expired", "forgotten", "late", "refused",
+)  # fmt: skip
 OFFSET = "offset:"
 
 

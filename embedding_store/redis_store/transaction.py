@@ -9,21 +9,22 @@ is waited for, and the merge of one shard runs while the server works on the oth
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
 from embedding_store.contract import Flush, Outcome, ShardReply
 from embedding_store.errors import StoreError, StoreMisconfigured
+from embedding_store.eviction import Settled, head_lengths, leaving, settle
 from embedding_store.flush_parts import Part
-from embedding_store.merge import Merged, merge
+from embedding_store.merge import merge
 from embedding_store.records import Records
-from embedding_store.redis_store import shard_meta
+from embedding_store.redis_store import indexes, shard_meta
 from embedding_store.redis_store.client import Moved, Wire
 from embedding_store.redis_store.keys import ShardKeys
-from embedding_store.redis_store.resp import Buffer, hdel, hmget, hset, pack
+from embedding_store.redis_store.replies import RowReplies, row_bytes
+from embedding_store.redis_store.resp import Buffer, chunks, hdel, hmget, hset, pack
 from embedding_store.redis_store.session import Session
-from embedding_store.shard import ShardMeta, advance, feed_length, judge
+from embedding_store.shard import ShardMeta, advance, feed_length, judge, stamp
 from embedding_store.spec import TableSpec
 
 
@@ -37,7 +38,7 @@ class ShardTransaction:
     part: Part
     flush: Flush
     wire: Wire
-    _reads: int = 0
+    _heads: dict[str, int] = field(default_factory=dict)
     _meta: ShardMeta = field(default_factory=ShardMeta)
     _outcome: Outcome = "conflict"
     _after: ShardMeta = field(default_factory=ShardMeta)
@@ -54,7 +55,8 @@ class ShardTransaction:
         """Ask for the version to be watched, the meta and the rows."""
         sources = [r.source for r in self.flush.ranges]
         commands = hmget(self.keys.rows, self.part.keys)
-        self._reads = len(commands)
+        self._heads = head_lengths(self.spec, self.part)
+        commands += indexes.read_commands(self.keys, self._heads)
         head = pack("WATCH", self.keys.version) + pack("HMGET", self.keys.meta, *shard_meta.fields(sources))
         self.wire.send([b"".join([head, *commands])])
 
@@ -66,16 +68,24 @@ class ShardTransaction:
 
     def write(self) -> None:
         """Take the rows, merge, ask for rows, offsets, clock and feed to be moved together; or to watch no longer."""
-        rows = self.wire.checked([self.wire.read() for _ in range(self._reads)])
+        stored = self._rows(len(self.part.keys))
+        index_replies = self.wire.checked([self.wire.read() for _ in range(2 * len(self._heads))])
         if self._outcome != "applied":
             self.wire.send([pack("UNWATCH")])
             return
-        clock = self._meta.clock + self.flush.events
-        stored = Records.of(rows[0] if len(rows) == 1 else list(itertools.chain.from_iterable(rows)))
-        merged = merge(self.spec, self.part, stored, clock, self.flush.now_ms)
-        changed = merged.changed
-        self._after = advance(self._meta, self.flush, changed=len(changed) > 0)
-        self.wire.send(self._commands(merged, changed.tobytes()))
+        clock, now_ms = self._meta.clock + self.flush.events, stamp(self.spec, self._meta, self.flush)
+        merged = merge(self.spec, self.part, stored, clock, now_ms)
+        heads = indexes.heads(self._heads, index_replies)
+        going = leaving(self.spec, merged, heads, clock, now_ms)
+        if going.longer:
+            replies = self.wire.ask(*indexes.read_commands(self.keys, going.longer))
+            going = leaving(self.spec, merged, heads | indexes.heads(going.longer, replies), clock, now_ms)
+        outside = going.outside(merged)
+        if len(outside):
+            self.wire.send(hmget(self.keys.rows, outside))
+        settled = settle(self.spec, merged, going, self._rows(len(outside)), clock, now_ms)
+        self._after = advance(self._meta, self.flush, settled)
+        self.wire.send(self._commands(settled))
 
     def finish(self) -> ShardReply | None:
         """The shard's reply; None if another writer came first and the transaction has to be made again.
@@ -93,17 +103,26 @@ class ShardTransaction:
             return None
         return self._after.reply("applied", self.flush)
 
-    def _commands(self, merged: Merged, changed: bytes) -> list[Buffer]:
-        rows = hset(self.keys.rows, merged)
-        forgets = hdel(self.keys.rows, merged.forget)
-        tail = [pack("HSET", self.keys.meta, *shard_meta.difference(self._meta, self._after))]
-        if changed:
-            kept = feed_length(len(changed) // 8)
+    def _rows(self, n: int) -> Records:
+        """The replies to HMGET of n keys."""
+        rows = RowReplies(n, row_bytes(self.spec))
+        for size in chunks(n):
+            self.wire.read_rows(rows, size)
+        return rows.records()
+
+    def _commands(self, settled: Settled) -> list[Buffer]:
+        rows = hset(self.keys.rows, settled.merged)
+        tail = indexes.mark_commands(self.keys, settled)
+        tail += hdel(self.keys.rows, settled.gone)
+        tail += indexes.write_commands(self.keys, settled)
+        tail.append(pack("HSET", self.keys.meta, *shard_meta.difference(self._meta, self._after)))
+        if len(settled.changed):
+            kept = feed_length(len(settled.changed))
             entry = f"{self._after.feed}-0"
-            tail.append(pack("XADD", self.keys.feed, "MAXLEN", "~", kept, entry, "k", changed))
+            tail.append(pack("XADD", self.keys.feed, "MAXLEN", "~", kept, entry, "k", settled.changed.tobytes()))
         tail.append(pack("INCR", self.keys.version))
-        self._queued = len(rows) // 2 + len(forgets) + len(tail)
-        return [pack("MULTI"), *rows, b"".join([*forgets, *tail, pack("EXEC")])]
+        self._queued = len(rows) // 2 + len(tail)
+        return [pack("MULTI"), *rows, b"".join([*tail, pack("EXEC")])]
 
 
 def committed(wire: Wire, queued: int, place: str) -> bool:

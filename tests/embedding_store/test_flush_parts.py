@@ -20,14 +20,17 @@ def test_parts_hold_every_row_once_in_its_shard(shards):
         flush_of(keys, 0, 9, gradients=np.random.default_rng(0).random((40, 3)), counts=[1] * 40, forget=[5, 5, 80]),
     )
     parts = parts_of(spec, flush)
-    assert sorted(np.concatenate([p.keys for p in parts]).tolist()) == keys
-    assert sorted(np.concatenate([p.forget for p in parts]).tolist()) == [5, 80]
+    assert sorted(np.concatenate([p.keys for p in parts]).tolist()) == [*keys, 80]
+    assert sorted(np.concatenate([p.keys[p.forget_rows] for p in parts]).tolist()) == [5, 80]
     for shard, part in enumerate(parts):
-        assert {int(shard_of(k, shards)) for k in [*part.keys, *part.forget]} <= {shard}
-        assert part.ids.tolist() == [str(k).encode() for k in part.keys]
+        assert {int(shard_of(k, shards)) for k in part.keys} <= {shard}
+        given = part.keys < 40
+        assert [part.ids.at(i) for i in np.flatnonzero(given)] == [str(k).encode() for k in part.keys[given]]
         assert part.gradients is not None
-        np.testing.assert_array_equal(part.gradients, flush.gradients[part.keys.astype(int)])
-        assert part.checks.tolist() == [int(k) % 97 for k in part.keys]
+        np.testing.assert_array_equal(part.gradients[given], flush.gradients[part.keys[given].astype(int)])
+        assert part.checks[given].tolist() == [int(k) % 97 for k in part.keys[given]]
+        assert not part.counts[~given].any()
+        assert not part.gradients[~given].any()
 
 
 @pytest.mark.parametrize("shards", [1, 4])

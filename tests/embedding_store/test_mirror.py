@@ -13,6 +13,7 @@ from embedding_store.ranking import Ranker
 from embedding_store.towers import DenseParameters, forward
 from tests.flushes import SOURCE, flush_of
 
+NOW_MS = 1_700_000_000_000
 PLAIN = ModelSettings(dim=4, shards=2, popularity_half_life=20)
 DENSE = PLAIN.model_copy(update={"dense_layers": (6, 3)})
 SQUARE = PLAIN.model_copy(update={"dense_layers": (4,)})  # outputs as wide as rows, and not the same
@@ -30,7 +31,12 @@ class Writer:
                 self.store.seek(table, shard, SOURCE, None, 0, "first start")
 
     def items(
-        self, counts: dict[int, int], events: int = 10, positive: bool = True, forget: tuple[int, ...] = ()
+        self,
+        counts: dict[int, int],
+        events: int = 10,
+        positive: bool = True,
+        forget: tuple[int, ...] = (),
+        now_ms: int = NOW_MS,
     ) -> None:
         keys = list(counts)
         start = self.at["item"]
@@ -40,7 +46,7 @@ class Writer:
         positives = values * np.float32(positive)
         flush = flush_of(
             keys, start, start + events, gradients=gradients, counts=values, positives=positives, forget=forget,
-            event_time_ms=1000 + self.at["item"],
+            now_ms=now_ms, event_time_ms=1000 + self.at["item"],
         )  # fmt: skip
         assert {r.outcome for r in self.store.apply("item", flush)} == {"applied"}
 
@@ -152,6 +158,56 @@ def test_a_deleted_item_leaves_the_answers_and_its_slot_serves_another():
     writer.items({2: 1}, 10)
     mirror.refresh()
     assert set(ranker.recommend(vector, exclude=none, k=9).ids) == {b"1", b"2", b"3", b"777"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "later"),
+    [
+        ({"item_max_rows": 3}, {}),
+        ({"item_ttl_s": 60.0}, {"now_ms": NOW_MS + 60_000}),
+    ],
+    ids=["max-rows", "ttl"],
+)
+def test_an_evicted_item_can_not_be_retrieved_or_recommended(limits, later):
+    """By whatever call; and its place in the arrays serves the next item."""
+    model = PLAIN.model_copy(update={"shards": 1, **limits})
+    writer = Writer(model)
+    mirror = ItemMirror(writer.store, model)
+    ranker = Ranker(writer.store, model, mirror)
+    none, gone = np.zeros(0, np.uint64), np.array([1, 2], np.uint64)
+    writer.items({1: 50, 2: 40}, 90, now_ms=NOW_MS)
+    mirror.refresh()
+    assert set(ranker.recommend(np.ones(4, np.float32), exclude=none, k=9).ids) == {b"1", b"2"}
+    writer.items({3: 1, 4: 1, 5: 1}, 10, **{"now_ms": NOW_MS + 1, **later})
+    mirror.refresh()
+    writer.items({1: 0, 2: 0}, 10, **{"now_ms": NOW_MS + 2, **later})  # late gradients of a step that began before
+    mirror.refresh()
+    writer.check(mirror)
+    assert mirror.size == 3
+    assert not mirror.items(gone).found.any()
+    assert not mirror.raw_vectors(gone)[1].any()
+    for vector in (None, np.ones(4, np.float32), -np.ones(4, np.float32)):
+        answer = ranker.recommend(vector, exclude=none, k=9)
+        assert set(answer.ids) == {b"3", b"4", b"5"}
+        assert not set(answer.keys.tolist()) & {1, 2}
+    writer.items({1: 1}, 10, **{"now_ms": NOW_MS + 3, **later})
+    mirror.refresh()
+    writer.check(mirror)
+    assert b"1" in ranker.recommend(np.ones(4, np.float32), exclude=none, k=9).ids
+
+
+def test_an_item_is_recommended_from_its_admission_on():
+    model = PLAIN.model_copy(update={"item_admit_after": 3})
+    writer = Writer(model)
+    mirror = ItemMirror(writer.store, model)
+    ranker = Ranker(writer.store, model, mirror)
+    none = np.zeros(0, np.uint64)
+    for expected in ([], [], [1], [1]):
+        writer.items({1: 1, 2: 0}, 5)
+        mirror.refresh()
+        writer.check(mirror)
+        assert ranker.recommend(np.ones(4, np.float32), exclude=none, k=9).keys.tolist() == expected
+        assert mirror.size == len(expected)
 
 
 def test_a_slot_used_again_by_a_row_without_an_id_has_none():

@@ -1,10 +1,18 @@
 """The protocol's decisions, without rows."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from embedding_store.contract import Range, Source
 from embedding_store.errors import GenerationError, SeekConflict
+from embedding_store.eviction import leaving, settle
+from embedding_store.flush_parts import parts_of
+from embedding_store.merge import merge
+from embedding_store.records import Records
 from embedding_store.shard import FEED_KEYS, ShardMeta, advance, feed_length, judge, jump
+from embedding_store.spec import TableSpec
 from tests.flushes import flush_of
 
 A, B = Source("a", 0), Source("b", 1)
@@ -37,13 +45,23 @@ def test_generations_are_equal_or_refused():
             judge(ShardMeta(generation=3, offsets={A: 1}), flush_of([], 0, 1, generation=generation), "here")
 
 
+def settled(changed=()):
+    """The effect of a call on nothing, but for what the feed is told."""
+    spec = TableSpec(name="item", dim=1, shards=1)
+    part = parts_of(spec, flush_of([], 0, 1))[0]
+    none = Records.of([])
+    merged = merge(spec, part, none, 1, 0)
+    whole = settle(spec, merged, leaving(spec, merged, {}, 1, 0), none, 1, 0)
+    return replace(whole, changed=np.array(changed, np.uint64))
+
+
 def test_advance_never_goes_back_in_time():
     meta = ShardMeta(clock=10, event_time_ms=500, produced_ms=600, feed=3, offsets={A: 1, B: 7})
     flush = flush_of([], 1, 5, source=A, events=3)
-    after = advance(meta, flush, changed=False)
+    after = advance(meta, flush, settled())
     assert (after.clock, after.event_time_ms, after.produced_ms, after.feed) == (13, 500, 600, 3)
     assert after.offsets == {A: 5, B: 7}
-    assert advance(meta, flush, changed=True).feed == 4
+    assert advance(meta, flush, settled(changed=[7])).feed == 4
 
 
 def test_jump_counts_what_it_skips():

@@ -70,7 +70,14 @@ def test_text_that_is_not_toml(tmp_path: Path) -> None:
             "[model.optimizer]\nkind = 'sgd'\nlerning_rate = 1",
             "line 3: unknown key 'lerning_rate' in [model.optimizer], did you mean 'learning_rate'?",
         ),
-        ("[model]\noptimizer = {kind = 'adam'}", 'expected a table with kind = "sgd" or "adagrad" or "add"'),
+        (
+            "[model]\noptimizer = {kind = 'ftrl'}",
+            'expected a table with kind = "sgd" or "adagrad" or "rowwise_adagrad"',
+        ),
+        (
+            "[model]\noptimizer = {kind = 'adam'}\nregularization = {kind = 'l2', l2 = 0.1, coupled = true}",
+            "optimizer 'adam' with coupled regularization 'l2'",
+        ),
         (
             "[ingest]\nbatch_events = 0",
             "line 2: [ingest] batch_events = 0 is not usable: expected a whole number ≥ 1 and ≤ 1_000_000",

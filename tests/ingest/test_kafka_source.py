@@ -22,6 +22,7 @@ from ingest.kafka_source import KafkaSource
 from ingest.kafka_topics import prepare_topics
 from ingest.producer import Event, EventProducer
 from ingest.settings import IngestSettings, KafkaSettings
+from native.identity import key_and_check
 
 pytestmark = pytest.mark.servers
 WAIT_S = 60.0
@@ -187,8 +188,11 @@ def test_a_tombstone_ends_its_batch(kafka: KafkaSettings) -> None:
     assert 4 in ends
     assert 5 in ends
     by_end = dict(zip(ends, batches, strict=True))
-    assert by_end[4].forget_users.tolist() == [7]
-    assert len(by_end[5].forget_items) == 1
+    (users, items) = by_end[4].forget_users, by_end[5].forget_items
+    assert (users.keys.tolist(), users.checks.tolist(), users.partition.tolist()) == ([7], [0], [0])
+    assert (users.place.tolist(), items.place.tolist()) == ([3 << 16], [4 << 16])
+    assert (items.keys.tolist(), items.checks.tolist()) == tuple([part] for part in key_and_check(b"x"))
+    assert users.time_ms[0] >= by_end[4].events.produced_ms.max(initial=1)
     assert [len(b.events) for b in batches if next(iter(b.ranges.values()))[0] >= 5] == [2]
 
 

@@ -1,4 +1,8 @@
-"""The stores that every law is held against: memory, and each Redis-compatible server of this machine."""
+"""The stores that every law is held against: memory, each Redis-compatible server of this machine, and a Cluster.
+
+The Cluster has three masters, so shards and their keys are spread; all laws run on it, with no exception. What survives
+a restart or a promotion is in `test_persistence.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,20 @@ from embedding_store.contract import EmbeddingStore
 from embedding_store.memory import MemoryStore
 from embedding_store.open import open_store
 from embedding_store.settings import RedisSettings
+from tests.clusters import RedisCluster, running_cluster
 from tests.servers import RedisServer, server_names
 
+BACKENDS = ["memory", *(pytest.param(name, marks=pytest.mark.servers) for name in [*server_names(), "cluster"])]
 
-@pytest.fixture(params=["memory", *(pytest.param(name, marks=pytest.mark.servers) for name in server_names())])
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisCluster]:
+    """One Cluster for all laws."""
+    with running_cluster(server_names()[0], tmp_path_factory.mktemp("cluster")) as started:
+        yield started
+
+
+@pytest.fixture(params=BACKENDS)
 def opener(
     request: pytest.FixtureRequest, server_of: Callable[[str], RedisServer]
 ) -> Iterator[Callable[[], EmbeddingStore]]:
@@ -22,12 +36,18 @@ def opener(
         memory = MemoryStore()
         yield lambda: memory
         return
-    server = server_of(request.param)
-    server.command("FLUSHALL")
+    if request.param == "cluster":
+        cluster: RedisCluster = request.getfixturevalue("cluster")
+        cluster.flush()
+        settings = RedisSettings(url=cluster.url, cluster=True)
+    else:
+        server = server_of(request.param)
+        server.command("FLUSHALL")
+        settings = RedisSettings(url=server.url)
     stores: list[EmbeddingStore] = []
 
     def open_one() -> EmbeddingStore:
-        stores.append(open_store(RedisSettings(url=server.url)))
+        stores.append(open_store(settings))
         return stores[-1]
 
     yield open_one

@@ -6,11 +6,24 @@ import numpy as np
 import pytest
 
 from embedding_store.memory import MemoryStore
-from embedding_store.spec import Adagrad, Add, Sgd, TableSpec
+from embedding_store.regularization import ElasticNet
+from embedding_store.schedules import Cosine
+from embedding_store.spec import Adagrad, Adam, Add, Sgd, TableSpec
 from tests.flushes import SOURCE, begin, contents, flush_of
 
 SPECS = [
     TableSpec(name="adagrad", dim=7, shards=3, optimizer=Adagrad(), initial_std=0.05, seed=3, popularity_half_life=17),
+    TableSpec(
+        name="adam",
+        dim=5,
+        shards=2,
+        optimizer=Adam(),
+        initial_std=0.1,
+        step_events=3,
+        clip_norm=1.0,
+        schedule=Cosine(steps=20, warmup_steps=5),
+        regularization=ElasticNet(l1=0.01, l2=2.0),
+    ),
     TableSpec(name="sgd", dim=1, shards=1, optimizer=Sgd(), initial_std=0.3, gap_rate=0.9),
     TableSpec(name="sums", kind="dense", dim=64, shards=2, optimizer=Add()),
     TableSpec(name="history", kind="sequence", length=4, shards=3),

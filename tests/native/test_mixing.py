@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from native.mixing import mix, partition, shard_of
+from native.mixing import mix, mix_keys, partition, shard_of
 
 M = (1 << 64) - 1
 
@@ -42,3 +42,12 @@ def test_partition_is_a_stable_sort_by_shard(n):
     shard = np.array([shard_of(k, 5) for k in keys], np.int64)
     np.testing.assert_array_equal(order, np.argsort(shard, kind="stable"))
     np.testing.assert_array_equal(starts, np.searchsorted(np.sort(shard), np.arange(6)))
+
+
+def test_places_are_the_low_bits_of_the_mixed_key():
+    keys = np.random.default_rng(0).integers(0, 2**64, 9, np.uint64)
+    keys.flags.writeable = False
+    out = np.empty(9, np.int64)
+    mix_keys(keys, 1023, out)
+    assert out.tolist() == [int(mix(key)) & 1023 for key in keys]
+    mix_keys(keys[:0], 1023, out[:0])

@@ -7,6 +7,9 @@ import pytest
 
 from native.ragged import Ragged
 from native.rows import (
+    BARE,
+    ENTRY_BYTES,
+    FENCED,
     FIELD_FRAME,
     HEADER,
     HEADER_BYTES,
@@ -17,6 +20,9 @@ from native.rows import (
     gather_fixed,
     gather_ragged,
     place_records,
+    put_fixed,
+    put_ragged,
+    same_bytes,
 )
 
 
@@ -73,9 +79,10 @@ def test_encode_and_decode(n, dim, state_dim, entries, framed):
 
     joined = np.frombuffer(b"".join(want[i] for i in chosen), np.uint8)
     at = np.concatenate([[0], np.cumsum(lengths)])
-    got, body_at = np.zeros(n, HEADER), np.zeros(n, np.int64)
-    body = -1 if entries else 4 * (dim + state_dim)
-    assert decode_headers(joined, at, body, chosen, got.view(np.uint8).reshape(n, HEADER_BYTES), body_at) == -1
+    got, body_at, id_at = np.zeros(n, HEADER), np.zeros(n, np.int64), np.zeros(n, np.int64)
+    body, unit = (0, ENTRY_BYTES) if entries else (4 * (dim + state_dim), 0)
+    raw = got.view(np.uint8).reshape(n, HEADER_BYTES)
+    assert decode_headers(joined, at, body, unit, chosen, raw, body_at, id_at) == -1
     assert (got[chosen] == headers[chosen]).all()
     found = np.zeros(n, np.bool_)
     found[chosen] = True
@@ -83,7 +90,6 @@ def test_encode_and_decode(n, dim, state_dim, entries, framed):
     gather_fixed(joined, body_at, found, 0, back)
     assert (back[found] == vectors[found]).all()
     assert not back[~found].any()
-    id_at = body_at + (32 * got["entries"].astype(np.int64) if entries else body)
     offsets = np.concatenate([[0], np.cumsum(got["id_len"].astype(np.int64))])
     texts = np.zeros(offsets[-1], np.uint8)
     gather_ragged(joined, id_at, found, offsets, texts)
@@ -96,7 +102,35 @@ def test_a_torn_record_is_noticed(cut):
     record = oracle(0, headers, vectors, state, packed, bounds, ids)[:cut]
     out, at = np.zeros((1, HEADER_BYTES), np.uint8), np.zeros(1, np.int64)
     data = np.frombuffer(record, np.uint8)
-    assert decode_headers(data, np.array([0, len(data)]), 12, np.array([0]), out, at) == 0
+    assert decode_headers(data, np.array([0, len(data)]), 12, 0, np.array([0]), out, at, at.copy()) == 0
+
+
+@pytest.mark.parametrize(("flags", "size"), [(BARE, 48), (BARE | FENCED, 80), (FENCED, 48 + 12 + 3 + 32), (0, 63)])
+def test_flags_say_what_follows_a_header(flags, size):
+    """A bare record has no body and no id, whatever the rest of its header says; a fence is at the end."""
+    header = np.zeros(1, HEADER)
+    header["entries"], header["id_len"] = flags, 3
+    for length, first_wrong in ((size, -1), (size - 1, 0), (size + 1, 0)):
+        data = np.zeros(length, np.uint8)
+        data[:48] = header.view(np.uint8)[:length]
+        out, at, id_at = np.zeros((1, HEADER_BYTES), np.uint8), np.zeros(1, np.int64), np.zeros(1, np.int64)
+        got = decode_headers(data, np.array([0, length]), 12, 0, np.array([0]), out, at, id_at)
+        assert got == first_wrong
+        if got == -1:
+            assert (at[0], id_at[0]) == (48, 48 if flags & BARE else 60)
+
+
+def test_bytes_are_compared_and_put():
+    one, other = np.frombuffer(b"abcabdabc", np.uint8), np.frombuffer(b"xabc", np.uint8)
+    out = np.ones(4, np.bool_)
+    same_bytes(one, np.array([0, 3, 6, 8]), other, np.array([1, 1, 1, 0]), np.array([3, 3, 3, 0]), out)
+    assert out.tolist() == [True, False, True, True]
+    where = np.zeros(7, np.uint8)
+    chosen = np.array([True, False, True])
+    put_ragged(one, np.array([0, 3, 4]), np.array([2, 3, 2]), chosen, np.array([5, 0, 0]), where)
+    assert where.tobytes() == b"bd\0\0\0ab"
+    put_fixed(np.frombuffer(b"123456", np.uint8).reshape(3, 2), chosen, np.array([0, 9, 3]), where)
+    assert where.tobytes() == b"12\x0056ab"
 
 
 @pytest.mark.parametrize("n", [0, 1, 9])

@@ -10,7 +10,7 @@ import numpy as np
 
 from embedding_store.contract import ENTRY, EmbeddingStore, Source
 from embedding_store.model import ModelSettings
-from ingest.columns import Events, MicroBatch, Partition
+from ingest.columns import Events, MicroBatch, Partition, Tombstones
 from native.identity import key_and_check
 from native.ragged import Ragged
 from tests.flushes import flush_of
@@ -72,7 +72,10 @@ def batch_of(
     forget_items: Sequence[int] = (),
     partition: int = 0,
 ) -> MicroBatch:
-    forget = [np.array(keys, np.uint64) for keys in (forget_users, forget_items)]
+    forget = [
+        Tombstones.of([(key, key_and_check(str(key).encode())[1], 0, (stop - 1) << 16, partition) for key in keys])
+        for keys in (forget_users, forget_items)
+    ]
     return MicroBatch(events_of(clicks), {Partition(TOPIC, partition): (start, stop)}, *forget, 0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import itertools
@@ -21,7 +22,7 @@ from embedding_store.errors import StoreUnavailable
 from embedding_store.memory import MemoryStore
 from embedding_store.model import ModelSettings
 from embedding_store.spec import Sgd
-from ingest.columns import MicroBatch, Partition
+from ingest.columns import MicroBatch, Partition, Tombstones
 from ingest.listed import ListedSource
 from ingest.settings import IngestSettings
 from tests.trainer import numpy_step
@@ -241,10 +242,10 @@ def test_many_faults_at_random(faults, seed, model, knobs):
 
 def keep(shard) -> Callable[[], None]:
     """Remember a shard; the answer puts it back, as a fail-over to a replica that lags does."""
-    meta, rows, feed = shard.meta, dict(shard.rows), shard.feed.copy()
+    meta, rows, feed, indexes = shard.meta, dict(shard.rows), shard.feed.copy(), copy.deepcopy(shard.indexes)
 
     def put_back() -> None:
-        shard.meta, shard.rows, shard.feed = meta, dict(rows), feed.copy()
+        shard.meta, shard.rows, shard.feed, shard.indexes = meta, dict(rows), feed.copy(), copy.deepcopy(indexes)
 
     return put_back
 
@@ -405,7 +406,7 @@ class Forgetting(ListedSource):
         value = self._records[partition][offset]
         if not value.startswith(b"forget"):
             return batch
-        gone = np.array([int(value.split()[1])], np.uint64)
+        gone = Tombstones.of([(int(value.split()[1]), 0, START_MS + offset, offset << 16, partition.number)])
         return dataclasses.replace(batch, forget_users=gone, dead_letters=0)
 
 

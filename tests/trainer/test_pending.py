@@ -74,6 +74,10 @@ def test_a_flush_is_the_sum_of_its_batches(seed):
         assert flush.event_time_ms == max((c.time_ms for c in everything), default=0)
         assert flush.produced_ms == max((c.time_ms + 1000 for c in everything), default=0)
         own = list(dict.fromkeys(getattr(c, side) for c in everything))
+        events = flush.own_events
+        assert flush.keys[events.rows].tolist() == [getattr(c, side) for c in everything]
+        assert events.orders.tolist() == [(c.time_ms, c.place, c.partition) for c in everything]
+        assert events.positives.tolist() == [np.float32(c.weight) if c.label > 0 else 0 for c in everything]
         extra = [k for k in sums[side] if k not in own and np.any(sums[side][k])] if table != "history" else []
         assert flush.keys[: len(own)].tolist() == own
         assert sorted(flush.keys[len(own) :].tolist()) == sorted(extra)
@@ -138,8 +142,11 @@ def test_forgetting_forces_a_flush_and_goes_to_its_side():
     pending.add(batch_of([], 1, 2, forget_users=[5, 1]), None)
     pending.add(batch_of([], 2, 3, forget_users=[5], forget_items=[9]), None)
     assert pending.must_flush
-    forgets = {table: pending.flush(table, 0, {P0: 0}, 1).forget.tolist() for table in ("item", "user", "history")}
-    assert forgets == {"item": [9], "user": [1, 5], "history": [1, 5]}
+    flushes = {table: pending.flush(table, 0, {P0: 0}, 1) for table in ("item", "user", "history")}
+    forgets = {table: flush.forget.tolist() for table, flush in flushes.items()}
+    assert forgets == {"item": [9], "user": [5, 1, 5], "history": [5, 1, 5]}
+    assert flushes["user"].forget_orders.tolist() == [(0, 1 << 16, 0), (0, 1 << 16, 0), (0, 2 << 16, 0)]
+    assert flushes["item"].forget_checks.tolist() == [0]
     pending.clear()
     assert (pending.must_flush, pending.batches, pending.ranges, len(pending.entries)) == (False, 0, {}, 0)
     assert len(pending.flush("item", 0, {}, 1).forget) == 0
