@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from embedding_store.contract import Flush, Outcome, ShardReply, ShardStatus, Source
-from embedding_store.errors import GenerationError, SeekConflict
+from embedding_store.errors import BadRequest, GenerationError, SeekConflict
 from embedding_store.eviction import Settled
 from embedding_store.spec import TableSpec
 
@@ -60,7 +60,7 @@ class ShardMeta:
 
 
 def judge(meta: ShardMeta, flush: Flush, place: str) -> Outcome:
-    """Whether the flush is to be applied. Raises GenerationError; `place` names the shard in its message."""
+    """Whether the flush is to be applied. Raises GenerationError, BadRequest; `place` names the shard in its message."""
     if flush.generation < meta.generation:
         raise GenerationError(
             f"{place} is at store generation {meta.generation}, the call at {flush.generation}: the store was restored "
@@ -75,6 +75,11 @@ def judge(meta: ShardMeta, flush: Flush, place: str) -> Outcome:
     if all(r.source in offsets and offsets[r.source] >= r.stop for r in flush.ranges):
         return "duplicate"
     if all(offsets.get(r.source) == r.start for r in flush.ranges):
+        if flush.events >= 2**63 - meta.clock:
+            raise BadRequest(
+                f"the clock of {place} is {meta.clock}: {flush.events} events more don't fit 63 bits; "
+                "send the number of usable events in the ranges"
+            )
         return "applied"
     return "conflict"
 

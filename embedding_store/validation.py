@@ -35,6 +35,9 @@ from native.ragged import Ragged
 MAX_KEYS = 1_000_000
 """Keys per call: a call must fit the memory and the reply time of one server thread. Larger batches: several calls."""
 
+MAX_POSITIVES = 1e15
+"""Largest weighted sum of a key's positives: decayed sums of them stay finite in float32."""
+
 MAX_GRADIENT = 1e15
 """Largest magnitude of a gradient's element: its square, and sums of squares, stay finite in float32."""
 
@@ -62,11 +65,13 @@ def checked_identities(spec: TableSpec, keys: U64, checks: U32, ids: Ragged) -> 
 
 def checked_seek(spec: TableSpec, shard: int, source: Source, new: int, reason: str) -> None:
     """Arguments of `seek`."""
+    _whole(spec, "shard", shard)
+    _whole(spec, "new offset", new)
     if not 0 <= shard < spec.shards:
         raise BadRequest(f"table '{spec.name}' has shards 0 to {spec.shards - 1}, got {shard}")
     _check_source(spec, source)
-    if new < 0:
-        raise BadRequest(f"seek of {source} in table '{spec.name}' to {new}: offsets start at 0")
+    if not 0 <= new < 2**63:
+        raise BadRequest(f"seek of {source} in table '{spec.name}' to {new}: offsets lie in [0, 2^63)")
     if not reason:
         raise BadRequest(f"seek of {source} in table '{spec.name}' needs a reason: it is recorded")
 
@@ -81,11 +86,15 @@ def checked_watch(tables: Sequence[str], cursors: Sequence[Cursor]) -> None:
 
 def checked_flush(spec: TableSpec, flush: Flush) -> Flush:
     """A flush that fits the table, with contiguous columns."""
-    _check_ranges(spec, flush.ranges)
-    for name in ("generation", "events", "event_time_ms", "produced_ms", "now_ms"):
-        value = getattr(flush, name)
-        if not 0 <= value < 2**63:
-            raise BadRequest(f"table '{spec.name}': {name} must be in [0, 2^63), got {value}")
+    flush = replace(
+        flush,
+        ranges=_checked_ranges(spec, flush.ranges),
+        generation=_number(spec, "generation", flush.generation),
+        events=_number(spec, "events", flush.events),
+        event_time_ms=_number(spec, "event_time_ms", flush.event_time_ms),
+        produced_ms=_number(spec, "produced_ms", flush.produced_ms),
+        now_ms=_number(spec, "now_ms", flush.now_ms),
+    )
     keys = _column(spec, "keys", flush.keys, np.uint64)
     n = len(keys)
     _few(spec, "keys", n)
@@ -97,8 +106,7 @@ def checked_flush(spec: TableSpec, flush: Flush) -> Flush:
             f"got {counts.min()} to {counts.max()}; every own event is one of the flush's events"
         )
     positives = _column(spec, "positives", flush.positives, np.float32, n)
-    if n and not (positives.min() >= 0 and positives.max() < np.inf):
-        raise BadRequest(f"table '{spec.name}': positives must be finite and not negative; weigh and clip them first")
+    _check_positives(spec, "positives", positives)
     checks = _column(spec, "checks", flush.checks, np.uint32, n)
     ids = _checked_ids(spec, flush.ids, n)
     checked = replace(flush, keys=keys, counts=counts, positives=positives, checks=checks, ids=ids)
@@ -131,8 +139,7 @@ def _with_own_events(spec: TableSpec, flush: Flush, n: int) -> Flush:
     rows = _rows(spec, "own_events.rows", own.rows, n)
     orders = _orders(spec, "own_events.orders", own.orders, len(rows))
     positives = _column(spec, "own_events.positives", own.positives, np.float32, len(rows))
-    if len(rows) and not (positives.min() >= 0 and positives.max() < np.inf):
-        raise BadRequest(f"table '{spec.name}': own_events.positives must be finite and not negative")
+    _check_positives(spec, "own_events.positives", positives)
     if (np.bincount(rows, minlength=n) != flush.counts).any():
         raise BadRequest(f"table '{spec.name}': own_events must name each own event once, {len(rows)} do for "
                          f"{int(flush.counts.sum())} in counts; or leave them out")  # fmt: skip
@@ -237,22 +244,53 @@ def _with_appends(spec: TableSpec, flush: Flush, n: int) -> Flush:
     return replace(flush, appends=appends, append_rows=rows)
 
 
-def _check_ranges(spec: TableSpec, ranges: tuple[Range, ...]) -> None:
+def _checked_ranges(spec: TableSpec, ranges: Sequence[Range]) -> tuple[Range, ...]:
     if not ranges:
         raise BadRequest(
             f"table '{spec.name}': a flush without ranges can't be told from its repeat; carry its sources"
         )
+    checked = []
     for r in ranges:
         _check_source(spec, r.source)
-        if not 0 <= r.start < r.stop < 2**63:
-            raise BadRequest(f"table '{spec.name}': range [{r.start}, {r.stop}) of {r.source} is empty or negative")
-    if len({r.source for r in ranges}) < len(ranges):
+        start = _whole(spec, f"start of {r.source}", r.start)
+        stop = _whole(spec, f"stop of {r.source}", r.stop)
+        if not 0 <= start < stop < 2**63:
+            raise BadRequest(f"table '{spec.name}': range [{start}, {stop}) of {r.source} is empty or negative")
+        checked.append(Range(Source(r.source.topic_id, int(r.source.partition)), start, stop))
+    if len({r.source for r in checked}) < len(checked):
         raise BadRequest(f"table '{spec.name}': a source has two ranges in one flush; merge them, or send two flushes")
+    return tuple(checked)
 
 
 def _check_source(spec: TableSpec, source: Source) -> None:
-    if not source.topic_id or source.partition < 0:
+    if not isinstance(source.topic_id, str):
+        raise BadRequest(f"table '{spec.name}': topic id of a source must be a string, got {source.topic_id!r}")
+    if _whole(spec, "partition of a source", source.partition) < 0 or not source.topic_id:
         raise BadRequest(f"table '{spec.name}': source '{source}' needs a topic id and a partition of 0 or more")
+
+
+def _whole(spec: TableSpec, name: str, value: int) -> int:
+    # a float compares and adds up like any number, and what is stored of it is no integer any more
+    if isinstance(value, bool) or not isinstance(value, int | np.integer):
+        raise BadRequest(
+            f"table '{spec.name}': {name} must be a whole number, got {value!r} of type {type(value).__name__}"
+        )
+    return int(value)
+
+
+def _number(spec: TableSpec, name: str, value: int) -> int:
+    number = _whole(spec, name, value)
+    if not 0 <= number < 2**63:
+        raise BadRequest(f"table '{spec.name}': {name} must be in [0, 2^63), got {number}")
+    return number
+
+
+def _check_positives(spec: TableSpec, name: str, positives: F32) -> None:
+    if len(positives) and not (positives.min() >= 0 and positives.max() <= MAX_POSITIVES):
+        raise BadRequest(
+            f"table '{spec.name}': {name} must be finite, not negative and at most {MAX_POSITIVES:g}, "
+            f"got {positives.min():g} to {positives.max():g}; weigh and clip them first"
+        )
 
 
 def _check_unique(spec: TableSpec, keys: U64) -> None:
@@ -275,6 +313,8 @@ def _checked_ids(spec: TableSpec, ids: Ragged, n: int) -> Ragged:
 
 
 def _ragged(spec: TableSpec, name: str, column: Ragged, n: int) -> Ragged:
+    if not isinstance(column, Ragged):
+        raise BadRequest(f"table '{spec.name}': {name} must be a Ragged, got {type(column).__name__}")
     offsets = _column(spec, f"{name}.offsets", column.offsets, np.int64, n + 1)
     data = _column(spec, f"{name}.data", column.data, np.uint8)
     if offsets[0] < 0 or offsets[-1] > len(data) or (n and np.diff(offsets).min() < 0):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from embedding_store.contract import Range
+from embedding_store.contract import Range, Source
 from embedding_store.errors import BadRequest, SpecConflict, UnknownTable
 from embedding_store.spec import Adagrad, Add, Sgd, TableSpec
 from embedding_store.validation import MAX_KEYS
@@ -44,6 +44,18 @@ KEYS = np.array([1, 2], np.uint64)
         ({"ranges": (Range(SOURCE, -1, 2),)}, r"\[-1, 2\).*negative"),
         ({"ranges": (Range(SOURCE, 2, 1),)}, r"\[2, 1\).*empty"),
         ({"ranges": ()}, "carry its sources"),
+        # numbers that are not whole: a store that kept them could not be read again
+        ({"events": 1.5}, r"events must be a whole number, got 1\.5 of type float"),
+        ({"events": np.float32(2)}, "events must be a whole number, got .*2.0.* of type float32"),
+        ({"events": "3"}, "events must be a whole number, got '3' of type str"),
+        ({"events": True}, "events must be a whole number, got True of type bool"),
+        ({"now_ms": 1.7e12}, r"now_ms must be a whole number, got 1700000000000\.0 of type float"),
+        ({"generation": None}, "generation must be a whole number, got None of type NoneType"),
+        ({"ranges": (Range(SOURCE, 1, 2.5),)}, r"stop of clicks:0 must be a whole number, got 2\.5"),
+        ({"ranges": (Range(Source("clicks", "0"), 1, 2),)}, "partition of a source must be a whole number, got '0'"),
+        ({"ranges": (Range(Source(None, 0), 1, 2),)}, "topic id of a source must be a string, got None"),
+        # sums that would not be finite
+        ({"positives": np.full(2, 3e38, np.float32)}, r"positives must be finite.*at most 1e\+15.*got 3e\+38"),
         # ids of a wrong type
         ({"keys": np.array([1, 2])}, "keys must be a 1-d array of uint64, got int64"),
         ({"keys": np.array([1.0, 2.0])}, "got float64"),
@@ -52,6 +64,7 @@ KEYS = np.array([1, 2], np.uint64)
         ({"keys": np.array([5, 5], np.uint64)}, "5 for one; sum counts and gradients per key first"),
         ({"checks": np.array([1, 2])}, "checks must be a 1-d array of uint32"),
         ({"ids": Ragged.of([b"1" * 600, b""])}, "600 bytes; at most 512"),
+        ({"ids": [b"1", b"2"]}, "ids must be a Ragged, got list"),
     ],
 )
 def test_a_bad_call_names_the_value_and_changes_nothing(store, change, message):
@@ -72,6 +85,42 @@ def test_a_lookup_by_keys_of_a_wrong_type_is_refused(store, keys):
     begin(store, SPEC)
     with pytest.raises(BadRequest, match=r"table 'item': keys must be a 1-d array of uint64, got "):
         store.lookup("item", keys)
+
+
+@pytest.mark.parametrize(
+    ("shard", "new", "message"),
+    [
+        (0, 1.5, r"new offset must be a whole number, got 1\.5 of type float"),
+        (0, 2**63, r"to 9223372036854775808: offsets lie in \[0, 2\^63\)"),
+        ("0", 5, "shard must be a whole number, got '0'"),
+    ],
+)
+def test_a_seek_to_what_is_no_offset_is_refused(store, shard, new, message):
+    begin(store, SPEC)
+    before = whole_state(store, "item")
+    with pytest.raises(BadRequest, match=message):
+        store.seek("item", shard, SOURCE, 0, new, "a test")
+    assert whole_state(store, "item") == before
+
+
+def test_numbers_of_numpy_are_numbers(store):
+    begin(store, SPEC)
+    source = Source("clicks", np.int32(0))
+    assert outcomes(
+        store.apply("item", replace(GOOD, ranges=(Range(source, np.int64(0), np.int64(2)),), events=np.int32(2)))
+    ) == {"applied"}
+    assert [(s.clock, s.offsets) for s in store.status("item")] == [(2, {SOURCE: 2})] * 2
+    assert store.lookup("item", KEYS).found.all()
+
+
+def test_a_clock_that_would_overflow_is_refused(store):
+    begin(store, SPEC)
+    store.apply("item", replace(GOOD, ranges=(Range(SOURCE, 0, 1),), events=2**62))
+    before = whole_state(store, "item")
+    with pytest.raises(BadRequest, match=r"clock of shard 0 of table 'item' is 4611686018427387904.*events"):
+        store.apply("item", replace(GOOD, events=2**62))
+    assert whole_state(store, "item") == before
+    assert outcomes(store.apply("item", GOOD)) == {"applied"}
 
 
 def test_a_table_that_nobody_created_is_named(store):
