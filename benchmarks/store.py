@@ -62,7 +62,7 @@ def main() -> None:
         server = RedisServer(program, Path(folder), ephemeral())
         record = server.start()
         try:
-            await_answer(server, record, 30, 5)
+            await_answer(server, record, 30, 5, lambda: False)
             if not arguments.aof:
                 Wire(RedisSettings(), address_of(server.address)).call("CONFIG", "SET", "appendonly", "no")
             columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())

@@ -60,7 +60,7 @@ class ShardMeta:
 
 
 def judge(meta: ShardMeta, flush: Flush, place: str) -> Outcome:
-    """Whether the flush is to be applied. Raises GenerationError, BadRequest; `place` names the shard in its message."""
+    """Whether the flush is to be applied; `place` names the shard in messages. Raises GenerationError, BadRequest."""
     if flush.generation < meta.generation:
         raise GenerationError(
             f"{place} is at store generation {meta.generation}, the call at {flush.generation}: the store was restored "

@@ -1,0 +1,24 @@
+"""The benchmark runs, and its last line is one JSON object; its figures are for people."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.servers
+def test_a_small_run_prints_one_object_and_loses_nothing():
+    sizes = "--rows 2000 --dim 8 --keys 64 --shards 2 --rounds 2 --blocks 1"
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.store", *sizes.split()], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["lost"] == 0
+    assert {
+        "rows_per_s_one_writer",
+        "rows_per_s_two_writers",
+        "plain_rows_per_s_one_writer",
+        "aggregation_over_copy",
+    } <= set(told)
