@@ -14,7 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from embedding_store.contract import I64, U32, U64, EmbeddingStore, Flush, Outcome, Range, Rows, Source
-from embedding_store.errors import BadRequest, CallOutOfTurn, StoreUnavailable
+from embedding_store.errors import (
+    BadRequest,
+    CallOutOfTurn,
+    GenerationError,
+    SpecError,
+    StoreUnavailable,
+    UnknownTable,
+)
 from embedding_store.spec import TableSpec
 from native.aggregate import aggregate
 from native.hashing import keys_and_checks
@@ -25,6 +32,9 @@ Ids = Sequence[str | int] | npt.NDArray[np.integer | np.str_]
 
 PATIENCE_S = 60.0
 """How long a call is repeated while the store is away."""
+
+REFUSALS = (BadRequest, UnknownTable, SpecError, GenerationError)
+"""After these a call's number is free. After anything else, an interrupt too, some shards may have the call."""
 
 
 class TrainingClient:
@@ -55,6 +65,7 @@ class TrainingClient:
         self._source = Source(f"client:{client}", 0)
         self._patience_s = patience_s
         self._next: dict[str, int] = {}
+        self._newest: dict[str, int] = {}  # calls below it were made before this client: shards may have them
         self._unfinished: dict[str, Flush] = {}
         self._generation = store.generation()
         for spec in tables:
@@ -88,8 +99,8 @@ class TrainingClient:
         for instance. call: the number of a call that is repeated; default `next_call`.
 
         `applied`, or `duplicate` if every shard had the call. While the store is away the call is sent again and again,
-        for `patience_s` seconds; then StoreUnavailable: call `finish`. Raises CallOutOfTurn, GenerationError (make a
-        new client after both) and the errors of `EmbeddingStore.apply`, which changed nothing.
+        for `patience_s` seconds; then StoreUnavailable: call `finish`, as after any interrupt. Raises CallOutOfTurn,
+        GenerationError (make a new client after both) and the errors of `EmbeddingStore.apply`, which changed nothing.
         """
         expected = self.next_call(table)
         unfinished = self._unfinished.get(table)
@@ -108,7 +119,7 @@ class TrainingClient:
         return self._send(table, flush, first_time=call is None)
 
     def finish(self, table: str) -> Outcome | None:
-        """Send again the call that ended in StoreUnavailable, unchanged; None if there is none."""
+        """Send again the call that was not answered or was interrupted, unchanged; None if there is none."""
         unfinished = self._unfinished.get(table)
         return None if unfinished is None else self._send(table, unfinished)
 
@@ -117,7 +128,11 @@ class TrainingClient:
     ) -> Flush:
         keys, checks, names = keys_of(ids)
         spec = self._store.spec(table)
-        given = np.asarray(gradients, np.float32)
+        try:
+            with np.errstate(over="ignore"):  # what overflows is infinite, and refused as such
+                given = np.asarray(gradients, np.float32)
+        except (ValueError, TypeError) as e:
+            raise BadRequest(f"gradients of table '{table}' must be numbers, ({len(keys)}, {spec.dim}): {e}") from e
         if given.shape != (len(keys), spec.dim):
             raise BadRequest(
                 f"table '{table}' holds {spec.dim}-d rows: gradients of {len(keys)} ids must be "
@@ -155,14 +170,15 @@ class TrainingClient:
                 time.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 (spreads retries, hides nothing)
                 pause_s = min(2 * pause_s, 2.0)
                 continue
-            except BaseException:
+            except REFUSALS:
                 del self._unfinished[table]
                 raise
             break
         del self._unfinished[table]
         outcomes = {reply.outcome for reply in replies}
         start, stop = flush.ranges[0].start, flush.ranges[0].stop
-        if "conflict" in outcomes or (first_time and outcomes == {"duplicate"}):
+        repeated = not first_time or start < self._newest[table]
+        if "conflict" in outcomes or ("duplicate" in outcomes and not repeated):
             stored = [reply.offsets.get(self._source) for reply in replies]
             raise CallOutOfTurn(
                 f"call {start} of {self._source.topic_id} does not follow what table '{table}' has (next call of each "
@@ -173,7 +189,7 @@ class TrainingClient:
 
     def _take_up(self, spec: TableSpec, *, replays: bool) -> int:
         at = [status.offsets.get(self._source) for status in self._store.status(spec.name)]
-        newest = max((a for a in at if a is not None), default=0)
+        newest = self._newest[spec.name] = max((a for a in at if a is not None), default=0)
         for shard, a in enumerate(at):
             if a is None or (a < newest and not replays):
                 to = 0 if a is None and replays else newest
@@ -192,10 +208,17 @@ def keys_of(ids: Ids) -> tuple[U64, U32, Ragged]:
         if ids.ndim != 1 or ids.dtype.kind not in "iuU":
             raise BadRequest(f"ids must be strings or integers in one dimension, got {ids.dtype} {ids.shape}")
         ids = ids.tolist()
+    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable):
+        raise BadRequest(f"ids must be a list or an array of ids, got {ids!r} of type {type(ids).__name__}")
     for i in ids:
+        if i == "":
+            raise BadRequest("an id must not be empty: leave it out, or give it a name")
         if isinstance(i, bool) or not isinstance(i, str | int | np.integer):
             raise BadRequest(f"ids must be strings or integers, got {i!r} of type {type(i).__name__}")
-    names = Ragged.of(map(canonical, ids))
+    try:
+        names = Ragged.of(map(canonical, ids))
+    except UnicodeEncodeError as e:
+        raise BadRequest(f"id {e.object!r} is no text that UTF-8 can write: {e.reason}") from e
     try:
         keys, checks = keys_and_checks(names)
     except ValueError as e:

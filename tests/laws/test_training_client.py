@@ -32,6 +32,29 @@ class Faulty:
         return replies
 
 
+class Interrupted:
+    """A store whose first `apply` is interrupted after one of its shards: the others see its ranges as conflicts."""
+
+    def __init__(self, store):
+        self._store, self._first = store, True
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def apply(self, table, flush):
+        if not self._first:
+            return self._store.apply(table, flush)
+        self._first = False
+        source, start, _ = flush.ranges[0]
+        others = [shard for shard in range(self._store.spec(table).shards) if shard != 1]
+        for shard in others:
+            self._store.seek(table, shard, source, start, start + 7, "out of the way")
+        self._store.apply(table, flush)
+        for shard in others:
+            self._store.seek(table, shard, source, start + 7, start, "and back")
+        raise KeyboardInterrupt
+
+
 def vectors(store, *ids):
     return store.lookup("item", keys_of(ids)[0]).vectors.tolist()
 
@@ -73,6 +96,30 @@ def test_after_the_patience_is_over_the_call_is_finished_first(store, fault):
     assert client.apply("item", ["ignored"], [[5, 5]], call=0) in ("applied", "duplicate")  # what was kept is sent
     assert client.apply("item", ["a"], [[1, 1]]) == "applied"
     assert vectors(store, "a", "b", "ignored") == [[2, 2], [0, 0], [0, 0]]
+
+
+def test_a_call_that_was_interrupted_is_finished_first(opener):
+    """Ctrl-C in a notebook, while one shard alone has the call: the next one must not take its number."""
+    store = opener()
+    client = TrainingClient(Interrupted(store), "one", [SPEC])
+    ids = list(range(20))
+    with pytest.raises(KeyboardInterrupt):
+        client.apply("item", ids, np.ones((20, 2)))
+    with pytest.raises(CallOutOfTurn, match=r"finish\('item'\) sends it again"):
+        client.apply("item", ids, np.ones((20, 2)))
+    assert client.finish("item") == "applied"
+    assert client.apply("item", ids, np.ones((20, 2))) == "applied"
+    assert vectors(store, *ids) == [[2, 2]] * 20
+
+
+def test_two_loops_of_one_name_that_meet_shard_by_shard_are_told(opener):
+    """Each has the call in some of the shards: neither was applied whole, and neither may be told so."""
+    store = opener()
+    client = TrainingClient(store, "one", [SPEC])
+    source = next(iter(store.status("item")[0].offsets))
+    store.seek("item", 1, source, 0, 1, "as if another loop's call 0 had come first there")
+    with pytest.raises(CallOutOfTurn, match="another loop uses the same name"):
+        client.apply("item", list(range(20)), np.ones((20, 2)))
 
 
 def test_a_loop_that_comes_back_repeats_its_calls_by_number(opener):
@@ -142,9 +189,18 @@ def test_bad_calls_change_nothing_and_are_not_numbered(store):
         ([True], [[1, 1]], "got True of type bool"),
         (np.ones(1), [[1, 1]], r"got float64 \(1,\)"),
         (["x" * 600], [[1, 1]], "600 bytes"),
+        ("ab", [[1, 1], [1, 1]], "ids must be a list or an array of ids, got 'ab' of type str"),
+        (5, [[1, 1]], "ids must be a list or an array of ids, got 5 of type int"),
+        ([""], [[1, 1]], "an id must not be empty"),
+        (["\ud800"], [[1, 1]], "id '.ud800' is no text that UTF-8 can write"),
+        (["a", "b"], [[1, 1], [1]], "gradients of table 'item' must be numbers"),
+        (["a"], [[1e300, 1]], "must be finite"),
     ):
         with pytest.raises(BadRequest, match=message):
             client.apply("item", ids, gradients)
+    for events in (1.5, "1", -1):
+        with pytest.raises(BadRequest, match=f"events must be .* got {events!r}"):
+            client.apply("item", ["a"], [[1, 1]], events=events)
     with pytest.raises(BadRequest, match="was not given table 'user', only item"):
         client.apply("user", ["a"], [[1, 1]])
     with pytest.raises(SpecConflict, match="dim is 2, got 3"):
