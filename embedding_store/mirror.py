@@ -76,6 +76,7 @@ class ItemMirror:
         self._columns = {name: np.zeros(n, np.int64) for name in ("clock", "count", "updated_ms")}
         self._ids: list[bytes] = [b""] * n
         self._named = np.zeros(n, bool)
+        self._checks = np.zeros(n, np.uint32)
 
     @property
     def size(self) -> int:
@@ -170,12 +171,14 @@ class ItemMirror:
             self._bias[slots] = log_p - self._offset
 
     def _take_ids(self, slots: I64, rows: Rows) -> None:
-        # An id never changes while its row lives: only a slot's first id costs a Python object. A row without one that
-        # had one was forgotten and came back between two refreshes.
+        # An id never changes while its row lives: only a slot's first id costs a Python object. But a row may have been
+        # forgotten and come back between two refreshes: without an id, or, its check bits tell, as another id's.
         named = rows.ids.lengths > 0
-        for i in np.flatnonzero(named != self._named[slots]).tolist():
+        changed = (named != self._named[slots]) | (rows.check != self._checks[slots])
+        for i in np.flatnonzero(changed).tolist():
             self._ids[slots[i]] = rows.ids.at(i)
         self._named[slots] = named
+        self._checks[slots] = rows.check
 
     def _grow(self) -> None:
         n = self._index.capacity
@@ -189,6 +192,7 @@ class ItemMirror:
         self._bias = _grown(self._bias, n, -np.inf)
         self._columns = {name: _grown(column, n, 0) for name, column in self._columns.items()}
         self._named = _grown(self._named, n, False)
+        self._checks = _grown(self._checks, n, 0)
         self._ids += [b""] * (n - len(self._ids))
 
     def items(self, keys: U64) -> MirrorRows:

@@ -196,6 +196,22 @@ def test_an_evicted_item_can_not_be_retrieved_or_recommended(limits, later):
     assert b"1" in ranker.recommend(np.ones(4, np.float32), exclude=none, k=9).ids
 
 
+def test_a_key_that_went_to_another_id_between_two_refreshes_answers_with_the_new_one():
+    writer = Writer(PLAIN)
+    mirror = ItemMirror(writer.store, PLAIN)
+    key = (1 << 63) | 5
+    for start, columns in (
+        (0, {"counts": [1], "identities": [(11, b"old")], "gradients": [[1, 1, 1, 1]]}),
+        (1, {"gradients": [[0, 0, 0, 0]], "forget": [key]}),
+        (2, {"counts": [1], "identities": [(12, b"new")], "gradients": [[1, 1, 1, 1]]}),
+    ):
+        writer.store.apply("item", flush_of([key], start, start + 1, **{"identities": [(0, b"")], **columns}))
+        if start != 1:
+            mirror.refresh()
+    with mirror.lock:
+        assert mirror.describe(mirror.slots(np.array([key], np.uint64)))[1] == [b"new"]
+
+
 def test_an_item_is_recommended_from_its_admission_on():
     model = PLAIN.model_copy(update={"item_admit_after": 3})
     writer = Writer(model)
