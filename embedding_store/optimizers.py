@@ -32,7 +32,7 @@ class Adagrad(Frozen):
     kind: Literal["adagrad"] = "adagrad"
     learning_rate: float = LEARNING_RATE
     initial_accumulator: float = Field(0.1, ge=0, allow_inf_nan=False)
-    epsilon: float = Field(1e-7, gt=0, allow_inf_nan=False)
+    epsilon: float = Field(1e-7, ge=1e-30, allow_inf_nan=False)
 
     def state_dim(self, dim: int) -> int:
         """float32 values of optimizer state in a row of `dim` values."""
@@ -45,7 +45,7 @@ class RowwiseAdagrad(Frozen):
     kind: Literal["rowwise_adagrad"] = "rowwise_adagrad"
     learning_rate: float = LEARNING_RATE
     initial_accumulator: float = Field(0.1, ge=0, allow_inf_nan=False)
-    epsilon: float = Field(1e-7, gt=0, allow_inf_nan=False)
+    epsilon: float = Field(1e-7, ge=1e-30, allow_inf_nan=False)
 
     def state_dim(self, dim: int) -> int:
         """float32 values of optimizer state in a row of `dim` values."""
@@ -65,7 +65,7 @@ class Adam(Frozen):
     learning_rate: float = Field(0.001, gt=0, le=100, allow_inf_nan=False, description="the largest of the schedule")
     beta_1: float = Field(0.9, ge=0, lt=1)
     beta_2: float = Field(0.999, ge=0, lt=1)
-    epsilon: float = Field(1e-7, gt=0, allow_inf_nan=False)
+    epsilon: float = Field(1e-7, ge=1e-30, allow_inf_nan=False)
 
     def state_dim(self, dim: int) -> int:
         """float32 values of optimizer state in a row of `dim` values."""

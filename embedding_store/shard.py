@@ -13,6 +13,9 @@ from embedding_store.errors import BadRequest, GenerationError, SeekConflict
 from embedding_store.eviction import Settled
 from embedding_store.spec import TableSpec
 
+MAX_CLOCK = 2**53
+"""Clocks and times are scores of sorted sets, which Redis keeps as float64: exact below."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShardMeta:
@@ -75,9 +78,9 @@ def judge(meta: ShardMeta, flush: Flush, place: str) -> Outcome:
     if all(r.source in offsets and offsets[r.source] >= r.stop for r in flush.ranges):
         return "duplicate"
     if all(offsets.get(r.source) == r.start for r in flush.ranges):
-        if flush.events >= 2**63 - meta.clock:
+        if meta.clock + flush.events >= MAX_CLOCK:
             raise BadRequest(
-                f"the clock of {place} is {meta.clock}: {flush.events} events more don't fit 63 bits; "
+                f"the clock of {place} is {meta.clock}: {flush.events} events more don't fit 53 bits; "
                 "send the number of usable events in the ranges"
             )
         return "applied"

@@ -35,6 +35,8 @@ from native.ragged import Ragged
 MAX_KEYS = 1_000_000
 """Keys per call: a call must fit the memory and the reply time of one server thread. Larger batches: several calls."""
 
+MAX_NOW_MS = 2**53
+
 MAX_POSITIVES = 1e15
 """Largest weighted sum of a key's positives: decayed sums of them stay finite in float32."""
 
@@ -95,6 +97,10 @@ def checked_flush(spec: TableSpec, flush: Flush) -> Flush:
         produced_ms=_number(spec, "produced_ms", flush.produced_ms),
         now_ms=_number(spec, "now_ms", flush.now_ms),
     )
+    if flush.now_ms >= MAX_NOW_MS:  # eviction orders rows by it, in float64
+        raise BadRequest(
+            f"table '{spec.name}': now_ms must be in [0, 2^53), got {flush.now_ms}: milliseconds since the epoch"
+        )
     keys = _column(spec, "keys", flush.keys, np.uint64)
     n = len(keys)
     _few(spec, "keys", n)

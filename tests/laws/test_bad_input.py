@@ -50,6 +50,7 @@ KEYS = np.array([1, 2], np.uint64)
         ({"events": "3"}, "events must be a whole number, got '3' of type str"),
         ({"events": True}, "events must be a whole number, got True of type bool"),
         ({"now_ms": 1.7e12}, r"now_ms must be a whole number, got 1700000000000\.0 of type float"),
+        ({"now_ms": 1_700_000_000_123_456_789}, r"now_ms must be in \[0, 2\^53\), got 17.*789: milliseconds since"),
         ({"generation": None}, "generation must be a whole number, got None of type NoneType"),
         ({"ranges": (Range(SOURCE, 1, 2.5),)}, r"stop of clicks:0 must be a whole number, got 2\.5"),
         ({"ranges": (Range(Source("clicks", "0"), 1, 2),)}, "partition of a source must be a whole number, got '0'"),
@@ -115,10 +116,10 @@ def test_numbers_of_numpy_are_numbers(store):
 
 def test_a_clock_that_would_overflow_is_refused(store):
     begin(store, SPEC)
-    store.apply("item", replace(GOOD, ranges=(Range(SOURCE, 0, 1),), events=2**62))
+    store.apply("item", replace(GOOD, ranges=(Range(SOURCE, 0, 1),), events=2**52))
     before = whole_state(store, "item")
-    with pytest.raises(BadRequest, match=r"clock of shard 0 of table 'item' is 4611686018427387904.*events"):
-        store.apply("item", replace(GOOD, events=2**62))
+    with pytest.raises(BadRequest, match=r"clock of shard 0 of table 'item' is 4503599627370496.*events"):
+        store.apply("item", replace(GOOD, events=2**52))
     assert whole_state(store, "item") == before
     assert outcomes(store.apply("item", GOOD)) == {"applied"}
 
