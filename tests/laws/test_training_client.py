@@ -207,3 +207,14 @@ def test_bad_calls_change_nothing_and_are_not_numbered(store):
         TrainingClient(store, "two", [SPEC.model_copy(update={"dim": 3})])
     assert client.apply("item", [], np.zeros((0, 2))) == "applied"
     assert (client.next_call("item"), sum(s.rows for s in store.status("item"))) == (1, 0)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64, np.int32, np.uint8, ">i8"])
+def test_arrays_of_integers_are_the_ids_that_their_numbers_are(dtype):
+    """A column of integers takes a path of its own."""
+    info = np.iinfo(dtype)
+    ids = np.array([0, 1, 9, 10, 42, info.max, info.min, info.max // 2, 0], dtype)
+    for column in (ids, ids[::-2], ids[:0]):
+        keys, checks, names = keys_of(column)
+        assert names.tolist() == [str(int(i)).encode() for i in column]
+        assert [*zip(keys.tolist(), checks.tolist(), strict=True)] == [key_and_check(name) for name in names.tolist()]
