@@ -129,8 +129,6 @@ def _with_forgets(spec: TableSpec, flush: Flush) -> Flush:
     forget = _column(spec, "forget", flush.forget, np.uint64)
     f = len(forget)
     _few(spec, "forget", f)
-    if f and spec.kind == "dense":
-        raise BadRequest(f"dense table '{spec.name}': a parameter can't be forgotten, got {f} keys; leave forget out")
     orders, checks = flush.forget_orders, flush.forget_checks
     return replace(
         flush,

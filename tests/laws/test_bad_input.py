@@ -157,17 +157,6 @@ def test_another_declaration_is_refused_with_both_values(store):
     assert whole_state(store, "item") == before
 
 
-def test_a_parameter_is_not_forgotten(store):
-    begin(store, TableSpec(name="dense", kind="dense", dim=2, shards=1, optimizer=Add()))
-    store.apply("dense", flush_of([0, 1], 0, 1, gradients=np.ones((2, 2))))
-    before = whole_state(store, "dense")
-    with pytest.raises(
-        BadRequest, match="dense table 'dense': a parameter can't be forgotten, got 1 keys; leave forget"
-    ):
-        store.apply("dense", flush_of([], 1, 2, forget=[1]))
-    assert whole_state(store, "dense") == before
-
-
 def test_no_keys_is_a_call_like_any_other(store):
     begin(store, SPEC)
     none = np.zeros(0, np.uint64)
