@@ -131,5 +131,8 @@ FEED_KEYS = 1 << 20
 
 
 def feed_length(changed: int) -> int:
-    """Entries to keep when one of `changed` keys is added: bounded in bytes whatever the size of flushes."""
-    return max(16, min(4096, FEED_KEYS // max(1, changed)))
+    """Entries to keep when one of `changed` keys is added.
+
+    At least 4, so that a mirror that keeps up never scans: with the largest flushes, a million keys, that is 32 MB.
+    """
+    return max(4, min(4096, FEED_KEYS // max(1, changed)))
