@@ -4,6 +4,8 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "mix.h"
+
 #define LINE 64
 
 static struct row *row_at(const struct table *t, handle h)
