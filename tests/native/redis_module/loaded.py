@@ -167,7 +167,7 @@ class Table:
         rate: float = 0.05,
         **changed: object,
     ) -> Reply:
-        """`changed` fields of the batch are set last, whatever is right."""
+        """`changed` fields of the batch are (`raw_n`, `raw_counts`, …) are set last, right or wrong."""
         n = len(keys)
         ids = [b""] * n if ids is None else ids
         bounds = np.concatenate([[0], np.cumsum(list(map(len, ids)), dtype=np.int64)]).astype(np.int64)
@@ -180,7 +180,7 @@ class Table:
             _at(bounds), _at(data), len(data), clock, now_ms, rate,
         )  # fmt: skip
         for name, value in changed.items():
-            setattr(batch, name, _at(value) if isinstance(value, np.ndarray) else value)
+            setattr(batch, name.removeprefix("raw_"), _at(value) if isinstance(value, np.ndarray) else value)
         reply = Reply()
         _raise(self.library.table_apply(self.table, c.byref(batch), c.byref(reply)), reply.wrong)
         return reply
