@@ -13,9 +13,10 @@ static struct row *row_at(const struct table *t, handle h)
     return slab_at(&t->slab, h);
 }
 
-static size_t row_bytes(const struct table *t)
+/* Bytes of a row up to and with so many of its values. */
+static size_t row_bytes(size_t values)
 {
-    return sizeof(struct row) + t->values * sizeof(float);
+    return sizeof(struct row) + values * sizeof(float);
 }
 
 /* The handle of a key whose place has `h` as first candidate, 0: none. */
@@ -33,11 +34,10 @@ static handle find(const struct table *t, uint64_t key)
     return settle(t, key, place, h, at);
 }
 
-/* Handles of up to TABLE_BLOCK keys, 0 where there is no row; their rows are on the way into the cache. */
-static void find_block(const struct table *t, int n, const uint64_t *keys, handle *found)
+/* Handles of up to TABLE_BLOCK keys, 0 where there is no row; `bytes` of their rows are on the way into the cache. */
+static void find_block(const struct table *t, int n, const uint64_t *keys, size_t bytes, handle *found)
 {
     uint32_t places[TABLE_BLOCK], at[TABLE_BLOCK];
-    size_t bytes = row_bytes(t);
     for (int i = 0; i < n; i++) {
         places[i] = mix_place(keys[i], t->spec.salt);
         index_prefetch(&t->index, places[i]);
@@ -79,7 +79,7 @@ enum table_status table_open(struct table *t, const struct table_spec *spec, str
     t->state_dim = optimizer_state_dim(spec->optimizer.kind, spec->dim);
     t->values = spec->dim + t->state_dim;
     slab_open(&t->slab, allocator);
-    t->row_class = slab_class_of(&t->slab, (uint32_t)row_bytes(t));
+    t->row_class = slab_class_of(&t->slab, (uint32_t)row_bytes(t->values));
     for (size_t k = 1; k < sizeof t->id_classes / sizeof *t->id_classes; k++)
         t->id_classes[k] = slab_class_of(&t->slab, (uint32_t)(16 * k));
     t->order = (struct order){.slab = &t->slab, .links = offsetof(struct row, links)};
@@ -97,6 +97,13 @@ void table_close(struct table *t)
 static const struct row_id *id_of(const struct table *t, const struct row *row)
 {
     return row->id ? slab_at(&t->slab, row->id) : NULL;
+}
+
+static void prefetch_ids(const struct table *t, int n, const handle *handles)
+{
+    for (int k = 0; k < n; k++)
+        if (handles[k] && row_at(t, handles[k])->id)
+            __builtin_prefetch(slab_at(&t->slab, row_at(t, handles[k])->id));
 }
 
 static struct row_record record_of(const struct table *t, const struct row *row)
@@ -118,11 +125,13 @@ enum table_status table_lookup(const struct table *t, int64_t n, const uint64_t 
 {
     if (n < 0 || n > TABLE_MAX_BATCH || (n && (!keys || !vectors)))
         return TABLE_BAD_BATCH;
-    size_t dim = t->spec.dim, state_dim = t->state_dim;
+    size_t dim = t->spec.dim, state_dim = t->state_dim, bytes = row_bytes(state ? t->values : dim);
     for (int64_t from = 0; from < n; from += TABLE_BLOCK) {
         int block = (int)(n - from < TABLE_BLOCK ? n - from : TABLE_BLOCK);
         handle handles[TABLE_BLOCK];
-        find_block(t, block, keys + from, handles);
+        find_block(t, block, keys + from, bytes, handles);
+        if (records)
+            prefetch_ids(t, block, handles);
         for (int k = 0; k < block; k++) {
             size_t i = (size_t)(from + k);
             const struct row *row = handles[k] ? row_at(t, handles[k]) : NULL;
@@ -234,7 +243,9 @@ static bool plan_block(struct table *t, const struct table_batch *b, int64_t fro
 {
     handle handles[TABLE_BLOCK];
     size_t dim = t->spec.dim;
-    find_block(t, n, b->keys + from, handles);
+    find_block(t, n, b->keys + from, sizeof(struct row), handles);
+    if (b->id_bounds[from + n] > b->id_bounds[from])
+        prefetch_ids(t, n, handles);
     for (int k = 0; k < n; k++) {
         int64_t i = from + k;
         bool moves = b->gradients && optimizer_moves(b->gradients + (size_t)i * dim, t->spec.dim);
@@ -301,7 +312,7 @@ static void carry_out_block(struct table *t, const struct table_batch *b, int64_
                             const struct plan *plans, struct table_reply *reply)
 {
     float clipped[ROW_MAX_DIM];
-    size_t bytes = row_bytes(t);
+    size_t bytes = row_bytes(t->values);
     for (int k = 0; k < n; k++)
         if (plans[k].row) {
             const char *row = (const char *)row_at(t, plans[k].row);

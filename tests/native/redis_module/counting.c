@@ -15,7 +15,8 @@ static void *take(void *context, size_t size)
     unsigned char *block = malloc(size);
     if (!block)
         abort();
-    memset(block, 0xA5, size < 65536 ? size : 65536); /* nobody may count on zeros */
+    if (!c->fast)
+        memset(block, 0xA5, size); /* nobody may count on zeros */
     c->taken++;
     c->held += (int64_t)size;
     if (c->held > c->most_held)
@@ -27,7 +28,8 @@ static void give(void *context, void *block, size_t size)
 {
     struct counting *c = context;
     c->held -= (int64_t)size;
-    memset(block, 0x5A, size < 65536 ? size : 65536); /* nobody may read what was given back */
+    if (!c->fast)
+        memset(block, 0x5A, size); /* nobody may read what was given back */
     free(block);
 }
 

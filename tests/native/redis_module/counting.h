@@ -12,6 +12,7 @@ struct counting {
     int64_t failed;
     int64_t held;      /* bytes, counted apart from the allocator's own account */
     int64_t most_held; /* the largest there was */
+    int64_t fast;      /* blocks are not filled with rubbish: for benchmarks */
 };
 
 /* a allocates with malloc and counts in c. */

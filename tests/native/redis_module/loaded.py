@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes as c
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +26,7 @@ class Allocator(c.Structure):
 
 
 class Counting(c.Structure):
-    _fields_ = tuple((name, c.c_int64) for name in ("left", "taken", "failed", "held", "most_held"))
+    _fields_ = tuple((name, c.c_int64) for name in ("left", "taken", "failed", "held", "most_held", "fast"))
 
 
 class Optimizer(c.Structure):
@@ -115,13 +118,14 @@ class Table:
     half_life: float = 1000.0
     salt: int = 0x1234567
     left: int = -1
+    fast: bool = False
     allocator: Allocator = field(default_factory=Allocator)
     counting: Counting = field(default_factory=Counting)
 
     def __post_init__(self) -> None:
         self.state_dim = state_dim(self.kind, self.dim)
         self.library.counting_open(c.byref(self.allocator), c.byref(self.counting))
-        self.counting.left = self.left
+        self.counting.left, self.counting.fast = self.left, self.fast
         self.memory = c.create_string_buffer(self.library.table_bytes() + 64)
         self.table = c.c_void_p(c.addressof(self.memory) + -c.addressof(self.memory) % 64)
         spec = Spec(
@@ -144,16 +148,34 @@ class Table:
         return int(self.library.table_splits(self.table))
 
     def lookup(self, keys: npt.NDArray[np.uint64]) -> Read:
+        return self.prepared_lookup(keys)()
+
+    def prepared_lookup(self, keys: npt.NDArray[np.uint64], *, plain: bool = False) -> Callable[[], Read]:
+        """The lookup itself, apart from what Python does around it; each call overwrites the last one's answer.
+
+        plain: vectors and found only.
+        """
         n = len(keys)
         read = Read(
             np.empty((n, self.dim), np.float32), np.empty((n, self.state_dim), np.float32), np.empty(n, np.bool_),
             np.empty(n, HEADER),
         )  # fmt: skip
-        arrays = (read.vectors, read.state, read.found, read.records)
-        _raise(self.library.table_lookup(self.table, n, _at(keys), *map(_at, arrays)))
-        return read
+        state, records = (None, None) if plain else (_at(read.state), _at(read.records))
+        call = partial(
+            self.library.table_lookup, self.table, n, _at(keys), _at(read.vectors), state, _at(read.found), records
+        )
 
-    def apply(
+        def lookup(_kept: object = keys) -> Read:
+            _raise(call())
+            return read
+
+        return lookup
+
+    def apply(self, *args: Any, **options: Any) -> Reply:
+        """See `prepared`."""
+        return self.prepared(*args, **options)()
+
+    def prepared(
         self,
         keys: npt.NDArray[np.uint64],
         gradients: npt.NDArray[np.float32] | None = None,
@@ -166,8 +188,11 @@ class Table:
         now_ms: int = 0,
         rate: float = 0.05,
         **changed: object,
-    ) -> Reply:
-        """`changed` fields of the batch are (`raw_n`, `raw_counts`, …) are set last, right or wrong."""
+    ) -> Callable[[], Reply]:
+        """The apply of a batch, apart from what Python does around it.
+
+        `changed` fields of the batch (`raw_n`, `raw_counts`, …) are set last, right or wrong.
+        """
         n = len(keys)
         ids = [b""] * n if ids is None else ids
         bounds = np.concatenate([[0], np.cumsum(list(map(len, ids)), dtype=np.int64)]).astype(np.int64)
@@ -175,15 +200,18 @@ class Table:
         counts = np.zeros(n, np.int64) if counts is None else counts
         positives = np.zeros(n, np.float32) if positives is None else positives
         checks = np.zeros(n, np.uint32) if checks is None else checks
-        batch = Batch(
-            n, _at(keys), None if gradients is None else _at(gradients), _at(counts), _at(positives), _at(checks),
-            _at(bounds), _at(data), len(data), clock, now_ms, rate,
-        )  # fmt: skip
+        arrays = (keys, gradients, counts, positives, checks, bounds, data)
+        batch = Batch(n, *(None if a is None else _at(a) for a in arrays), len(data), clock, now_ms, rate)
         for name, value in changed.items():
             setattr(batch, name.removeprefix("raw_"), _at(value) if isinstance(value, np.ndarray) else value)
         reply = Reply()
-        _raise(self.library.table_apply(self.table, c.byref(batch), c.byref(reply)), reply.wrong)
-        return reply
+        call = partial(self.library.table_apply, self.table, c.byref(batch), c.byref(reply))
+
+        def apply(_kept: object = (arrays, batch, changed)) -> Reply:
+            _raise(call(), reply.wrong)
+            return reply
+
+        return apply
 
     def forget(self, keys: npt.NDArray[np.uint64]) -> int:
         return int(self.library.table_forget(self.table, len(keys), _at(keys)))
