@@ -8,6 +8,8 @@
 
 #define LINE 64
 
+_Static_assert(TABLE_BLOCK <= ROW_BLOCK, "row_halved takes a block");
+
 static struct row *row_at(const struct table *t, handle h)
 {
     return slab_at(&t->slab, h);
@@ -283,8 +285,8 @@ static void release_plans(struct table *t, int64_t n, const struct plan *plans)
 }
 
 /* Carries out the plan of a key; nothing here can fail. */
-static void carry_out(struct table *t, const struct table_batch *b, int64_t i, const struct plan *plan, float *clipped,
-                      struct table_reply *reply)
+static void carry_out(struct table *t, const struct table_batch *b, int64_t i, const struct plan *plan, double faded,
+                      float *clipped, struct table_reply *reply)
 {
     struct row *row = row_at(t, plan->row);
     if (plan->id && row->id)
@@ -294,7 +296,7 @@ static void carry_out(struct table *t, const struct table_batch *b, int64_t i, c
     if (b->counts[i]) {
         if (!row->id || plan->id == row->id)
             row->check = b->checks[i];
-        row_observe(row, b->counts[i], b->positives[i], b->clock, t->spec.gap_rate, t->spec.half_life);
+        row_observe(row, b->counts[i], b->positives[i], b->clock, t->spec.gap_rate, faded);
     }
     if (b->gradients)
         optimizer_step(&t->spec.optimizer, b->rate, row->values, b->gradients + (size_t)i * t->spec.dim, t->spec.dim,
@@ -319,17 +321,20 @@ static void carry_out_block(struct table *t, const struct table_batch *b, int64_
             for (size_t at = 0; at < bytes; at += LINE)
                 __builtin_prefetch(row + at, 1);
         }
+    double faded[TABLE_BLOCK] = {0};
     for (int k = 0; k < n; k++)
         if (plans[k].row) {
+            faded[k] = (double)(b->clock - row_at(t, plans[k].row)->last_seen) / t->spec.half_life;
             struct order_links links = row_at(t, plans[k].row)->links;
             if (links.prev)
                 __builtin_prefetch(order_links(&t->order, links.prev), 1);
             if (links.next)
                 __builtin_prefetch(order_links(&t->order, links.next), 1);
         }
+    row_halved(n, faded);
     for (int k = 0; k < n; k++)
         if (plans[k].row)
-            carry_out(t, b, from + k, &plans[k], clipped, reply);
+            carry_out(t, b, from + k, &plans[k], faded[k], clipped, reply);
 }
 
 enum table_status table_apply(struct table *t, const struct table_batch *b, struct table_reply *reply)
