@@ -25,7 +25,6 @@ from native.redis_module.compiler import build_library
 from tests.native.redis_module.loaded import Table, load
 
 DIM, BATCH = 64, 4096
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt
 KINDS = ("sgd", "adagrad", "adam")
 
 
@@ -79,40 +78,49 @@ def floor_of(folder: Path, rows: int, seconds: float) -> dict[str, dict[str, flo
     return {name: ns_a_row(f, seconds) for name, f in (("lookup", gather), ("apply", update), ("both", both))}
 
 
-def filled(library: c.CDLL, kind: str, keys: np.ndarray) -> tuple[Table, dict[str, float]]:
-    """A table with a row for each key, and how long its calls took."""
+def filled(library: c.CDLL, kind: str, keys: np.ndarray) -> tuple[Table, np.ndarray, float]:
+    """A table with a row for each key, the ns that each call took, and the largest bytes over payload on the way."""
     table = Table(library, DIM, kind, fast=True)
-    longest, total, most_bytes = 0, 0, 0.0
+    took, most_bytes = [], 0.0
     ones, width = np.ones(BATCH, np.int64), 4 * (DIM + table.state_dim)
     for start in range(0, len(keys), BATCH):
         part = keys[start : start + BATCH]
         call = table.prepared(part, counts=ones[: len(part)], ids=[b"%012d" % (start + i) for i in range(len(part))])
         begin = time.thread_time_ns()
         call()
-        took = time.thread_time_ns() - begin
-        longest, total = max(longest, took), total + took
+        took.append(time.thread_time_ns() - begin)
         if table.rows > 50_000:
             most_bytes = max(most_bytes, table.held / (table.rows * width))
+    return table, np.array(took), most_bytes
+
+
+def grown(library: c.CDLL, kind: str, keys: np.ndarray) -> tuple[Table, dict[str, float]]:
+    """`filled` three times, and figures of its growth.
+
+    Each call does the same work each time, so what only one of the three shows is the machine's: the host of a virtual
+    machine that has to find pages takes 20 ms of our thread's time now and then.
+    """
+    times, tables = [], []
+    for _ in range(3):
+        if tables:
+            tables.pop().close()
+        table, took, most_bytes = filled(library, kind, keys)
+        tables.append(table)
+        times.append(took)
+    least = np.min(times, axis=0)
     return table, {
-        "growth_worst_call_ms": round(longest / 1e6, 3),
-        "growth_ns_a_row": round(total / len(keys), 1),
-        "bytes_over_payload": round(table.held / (table.rows * width), 3),
+        "growth_worst_call_ms": round(float(least.max()) / 1e6, 3),
+        "growth_worst_call_ms_with_the_machines": round(float(np.max(times)) / 1e6, 3),
+        "growth_ns_a_row": round(float(least.sum()) / len(keys), 1),
+        "bytes_over_payload": round(table.held / (table.rows * 4 * (DIM + table.state_dim)), 3),
         "bytes_over_payload_worst": round(most_bytes, 3),
     }
 
 
 def table_of(library: c.CDLL, kind: str, rows: int, seconds: float) -> dict[str, object]:
     """One optimizer's figures."""
-    # Growth is measured in memory that malloc has kept from a first table: that the kernel clears pages, and the host
-    # of a virtual machine finds them, is no work of the table's and comes in bursts of 20 ms.
-    libc = c.CDLL(None)
-    for parameter in (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD):
-        libc.mallopt(parameter, 2**31 - 1)
     keys = np.random.default_rng(3).permutation(rows).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    first, cold = filled(library, kind, keys)
-    first.close()
-    table, growth = filled(library, kind, keys)
-    growth["growth_worst_call_ms_cold"] = cold["growth_worst_call_ms"]
+    table, growth = grown(library, kind, keys)
     rng = np.random.default_rng(4)
     parts = [keys[at] for at in batches(rows)]
     gradients = rng.normal(size=(BATCH, DIM)).astype(np.float32)

@@ -83,6 +83,12 @@ static inline void index_prefetch(const struct index *x, uint32_t place)
     __builtin_prefetch(&index_segment(x, place)->slots[index_home(place)]);
 }
 
+/* Begins to fetch what index_insert will read besides. */
+static inline void index_prefetch_count(const struct index *x, uint32_t place)
+{
+    __builtin_prefetch(&index_segment(x, place)->used, 1);
+}
+
 /* The next handle under `place` from slot *at on, 0: none. *at is then the slot after it. */
 static inline handle index_next(const struct index *x, uint32_t place, uint32_t *at)
 {

@@ -20,10 +20,10 @@ uint32_t optimizer_state_dim(int32_t kind, uint32_t dim)
 
 bool optimizer_moves(const float *gradient, uint32_t dim)
 {
-    int moves = 0;
     for (uint32_t j = 0; j < dim; j++)
-        moves |= gradient[j] != 0.0f;
-    return moves;
+        if (gradient[j] != 0.0f)
+            return true;
+    return false;
 }
 
 static void add(float *restrict w, const float *restrict g, uint32_t dim)

@@ -22,7 +22,7 @@ struct optimizer {
 /* float32 values of state of a row of `dim` values. */
 uint32_t optimizer_state_dim(int32_t kind, uint32_t dim);
 
-/* Whether a gradient is not all zeros; NaN is not zero. O(dim). */
+/* Whether a gradient is not all zeros; NaN is not zero. O(1) for most that are not. */
 bool optimizer_moves(const float *gradient, uint32_t dim);
 
 /* One step at learning rate `rate`. values: dim of the vector, then the state. clipped: dim floats of scratch, used if

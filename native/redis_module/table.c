@@ -36,15 +36,25 @@ static handle find(const struct table *t, uint64_t key)
     return settle(t, key, place, h, at);
 }
 
-/* Handles of up to TABLE_BLOCK keys, 0 where there is no row; `bytes` of their rows are on the way into the cache. */
-static void find_block(const struct table *t, int n, const uint64_t *keys, size_t bytes, handle *found)
+/* How many of n keys the block that begins at `from` has. */
+static int block_of(int64_t n, int64_t from)
+{
+    return (int)(n - from < TABLE_BLOCK ? n - from : TABLE_BLOCK);
+}
+
+/* Handles of the block of keys from `from` on, 0 where there is no row; `bytes` of their rows are then on the way into the
+ * cache. Returns the block's length. Fetching the next block's slots ahead as well was tried, and gained nothing.
+ */
+static int find_block(const struct table *t, int64_t n, const uint64_t *keys, int64_t from, size_t bytes, handle *found)
 {
     uint32_t places[TABLE_BLOCK], at[TABLE_BLOCK];
-    for (int i = 0; i < n; i++) {
+    int block = block_of(n, from);
+    keys += from;
+    for (int i = 0; i < block; i++) {
         places[i] = mix_place(keys[i], t->spec.salt);
         index_prefetch(&t->index, places[i]);
     }
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < block; i++) {
         found[i] = index_first(&t->index, places[i], &at[i]);
         if (found[i]) {
             const char *row = (const char *)row_at(t, found[i]);
@@ -52,8 +62,9 @@ static void find_block(const struct table *t, int n, const uint64_t *keys, size_
                 __builtin_prefetch(row + b);
         }
     }
-    for (int i = 0; i < n; i++)
+    for (int i = 0; i < block; i++)
         found[i] = settle(t, keys[i], places[i], found[i], at[i]);
+    return block;
 }
 
 static bool in_range(double x, double low, double high)
@@ -129,9 +140,8 @@ enum table_status table_lookup(const struct table *t, int64_t n, const uint64_t 
         return TABLE_BAD_BATCH;
     size_t dim = t->spec.dim, state_dim = t->state_dim, bytes = row_bytes(state ? t->values : dim);
     for (int64_t from = 0; from < n; from += TABLE_BLOCK) {
-        int block = (int)(n - from < TABLE_BLOCK ? n - from : TABLE_BLOCK);
         handle handles[TABLE_BLOCK];
-        find_block(t, block, keys + from, bytes, handles);
+        int block = find_block(t, n, keys, from, bytes, handles);
         if (records)
             prefetch_ids(t, block, handles);
         for (int k = 0; k < block; k++) {
@@ -240,14 +250,17 @@ static void drop_row(struct table *t, handle h)
 }
 
 /* Reserves rows and ids of a block. False: no memory; what is in `plans` is then still to be released. */
-static bool plan_block(struct table *t, const struct table_batch *b, int64_t from, int n, struct plan *plans,
+static bool plan_block(struct table *t, const struct table_batch *b, int64_t from, struct plan *plans,
                        struct table_reply *reply)
 {
     handle handles[TABLE_BLOCK];
     size_t dim = t->spec.dim;
-    find_block(t, n, b->keys + from, sizeof(struct row), handles);
+    int n = find_block(t, b->n, b->keys, from, sizeof(struct row), handles);
     if (b->id_bounds[from + n] > b->id_bounds[from])
         prefetch_ids(t, n, handles);
+    for (int k = 0; k < n; k++)
+        if (!handles[k])
+            index_prefetch_count(&t->index, mix_place(b->keys[from + k], t->spec.salt));
     for (int k = 0; k < n; k++) {
         int64_t i = from + k;
         bool moves = b->gradients && optimizer_moves(b->gradients + (size_t)i * dim, t->spec.dim);
@@ -352,18 +365,15 @@ enum table_status table_apply(struct table *t, const struct table_batch *b, stru
     if (size)
         memset(plans, 0, size);
     for (int64_t from = 0; from < b->n; from += TABLE_BLOCK) {
-        int block = (int)(b->n - from < TABLE_BLOCK ? b->n - from : TABLE_BLOCK);
-        if (!plan_block(t, b, from, block, plans, reply)) {
+        if (!plan_block(t, b, from, plans, reply)) {
             release_plans(t, b->n, plans);
             *reply = (struct table_reply){.wrong = -1};
             status = TABLE_NO_MEMORY;
             goto done;
         }
     }
-    for (int64_t from = 0; from < b->n; from += TABLE_BLOCK) {
-        int block = (int)(b->n - from < TABLE_BLOCK ? b->n - from : TABLE_BLOCK);
-        carry_out_block(t, b, from, block, plans + from, reply);
-    }
+    for (int64_t from = 0; from < b->n; from += TABLE_BLOCK)
+        carry_out_block(t, b, from, block_of(b->n, from), plans + from, reply);
     t->clock = b->clock;
 done:
     allocator_give(t->allocator, plans, size);
