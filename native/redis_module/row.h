@@ -4,7 +4,7 @@
  *     vector   dim float32
  *     state    state_dim float32 of the optimizer
  *
- * and, of its own in a slab object of 2 + length bytes, the id. The id is apart because most calls don't read it; because
+ * and in a slab object of its own, of 2 + length bytes, the id. The id is apart because most calls don't read it; because
  * the rest then has one size, 64 + 256 bytes for SGD at 64 dimensions, which is a multiple of cache lines; and because a
  * row that a gradient made gets its id later, and must not move for it. Its length lies with it, and not in the header,
  * which is full.
