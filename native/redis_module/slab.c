@@ -1,0 +1,150 @@
+#include "slab.h"
+
+#include <string.h>
+
+#define LINE 64u
+
+void slab_open(struct slab *s, struct allocator *allocator)
+{
+    memset(s, 0, sizeof *s);
+    s->allocator = allocator;
+}
+
+/* Larger objects come sixteen to a chunk, so that its end wastes little of them too. */
+static size_t chunk_bytes(uint32_t stride)
+{
+    return stride <= SLAB_CHUNK_BYTES / 16 ? SLAB_CHUNK_BYTES : (size_t)stride * 16 + LINE - 1;
+}
+
+void slab_close(struct slab *s)
+{
+    for (uint32_t k = 1; k < s->length; k++) {
+        struct slab_chunk *c = &s->chunks[k];
+        if (c->base)
+            allocator_give(s->allocator, c->base - c->pad, chunk_bytes(c->stride));
+    }
+    allocator_give(s->allocator, s->chunks, s->capacity * sizeof *s->chunks);
+    slab_open(s, s->allocator);
+}
+
+int slab_class_of(struct slab *s, uint32_t bytes)
+{
+    uint32_t stride = (bytes + LINE - 1) / LINE * LINE;
+    if ((stride - bytes) * 16 > bytes)
+        stride = (bytes + 15) / 16 * 16;
+    if (stride == 0)
+        stride = 16;
+    for (uint32_t k = 0; k < s->classes; k++)
+        if (s->class[k].stride == stride)
+            return (int)k;
+    if (s->classes == SLAB_CLASSES)
+        return -1;
+    s->class[s->classes].stride = stride;
+    return (int)s->classes++;
+}
+
+static void join_open(struct slab *s, uint32_t k)
+{
+    struct slab_chunk *c = &s->chunks[k];
+    struct slab_class *class = &s->class[c->class];
+    c->prev = 0;
+    c->next = class->open;
+    if (class->open)
+        s->chunks[class->open].prev = k;
+    class->open = k;
+}
+
+static void leave_open(struct slab *s, uint32_t k)
+{
+    struct slab_chunk *c = &s->chunks[k];
+    if (c->prev)
+        s->chunks[c->prev].next = c->next;
+    else
+        s->class[c->class].open = c->next;
+    if (c->next)
+        s->chunks[c->next].prev = c->prev;
+}
+
+/* The number of a chunk entry to use, 0: no memory. */
+static uint32_t chunk_number(struct slab *s)
+{
+    if (s->free)
+        return s->free;
+    if (s->length == s->capacity) {
+        uint32_t capacity = s->capacity ? 2 * s->capacity : 8;
+        if (capacity > SLAB_CHUNKS)
+            return 0;
+        struct slab_chunk *chunks = allocator_take(s->allocator, capacity * sizeof *chunks);
+        if (!chunks)
+            return 0;
+        if (s->length)
+            memcpy(chunks, s->chunks, s->length * sizeof *chunks);
+        else
+            memset(chunks, 0, sizeof *chunks);
+        allocator_give(s->allocator, s->chunks, s->capacity * sizeof *chunks);
+        s->chunks = chunks;
+        s->capacity = capacity;
+        s->length += s->length == 0; /* chunk 0 */
+    }
+    return s->length;
+}
+
+static uint32_t new_chunk(struct slab *s, int class)
+{
+    uint32_t k = chunk_number(s);
+    if (!k)
+        return 0;
+    uint32_t stride = s->class[class].stride;
+    size_t bytes = chunk_bytes(stride);
+    unsigned char *block = allocator_take(s->allocator, bytes);
+    if (!block)
+        return 0;
+    struct slab_chunk *c = &s->chunks[k];
+    if (k == s->free)
+        s->free = c->next;
+    else
+        s->length++;
+    size_t slots = (bytes - (LINE - 1)) / stride; /* however the block is aligned */
+    if (slots > SLAB_SLOTS)
+        slots = SLAB_SLOTS;
+    uint8_t pad = (uint8_t)((LINE - ((uintptr_t)block & (LINE - 1))) & (LINE - 1));
+    *c = (struct slab_chunk){.base = block + pad, .stride = stride, .slots = (uint16_t)slots,
+                             .free = SLAB_NOTHING, .class = (uint8_t)class, .pad = pad};
+    join_open(s, k);
+    return k;
+}
+
+handle slab_take(struct slab *s, int class)
+{
+    uint32_t k = s->class[class].open;
+    if (!k && !(k = new_chunk(s, class)))
+        return 0;
+    struct slab_chunk *c = &s->chunks[k];
+    uint16_t slot = c->free;
+    if (slot == SLAB_NOTHING)
+        slot = c->fresh++;
+    else
+        memcpy(&c->free, c->base + (size_t)slot * c->stride, sizeof c->free);
+    if (++c->used == c->slots)
+        leave_open(s, k);
+    s->objects++;
+    return k << SLAB_SLOT_BITS | slot;
+}
+
+void slab_give(struct slab *s, handle h)
+{
+    uint32_t k = h >> SLAB_SLOT_BITS;
+    struct slab_chunk *c = &s->chunks[k];
+    uint16_t slot = (uint16_t)(h & (SLAB_SLOTS - 1));
+    memcpy(c->base + (size_t)slot * c->stride, &c->free, sizeof c->free);
+    c->free = slot;
+    s->objects--;
+    if (c->used-- == c->slots)
+        join_open(s, k);
+    if (c->used || (!c->prev && !c->next))
+        return;
+    leave_open(s, k);
+    allocator_give(s->allocator, c->base - c->pad, chunk_bytes(c->stride));
+    *c = (struct slab_chunk){.next = s->free};
+    s->free = k;
+}
