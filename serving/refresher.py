@@ -56,8 +56,9 @@ class Refresher(threading.Thread):
         except StoreMisconfigured as error:
             self._service.fatal = str(error)
         except BaseException as error:
-            self._service.crash = f"the refreshing thread died: {error!r}"
+            # told to the log first: liveness may end the process
             log.critical("the refreshing thread died", exc_info=error)
+            self._service.crash = f"the refreshing thread died: {error!r}"
         finally:
             if self._store is not None:
                 self._store.close()
