@@ -1,0 +1,49 @@
+/* Learning rates, and what lazy decay is made of: their sums over steps. embedding_store/schedules.py and decay.py bit for
+ * bit; the formulas and their sources stand there.
+ */
+#ifndef TOW_SCHEDULE_H
+#define TOW_SCHEDULE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "allocator.h"
+
+enum schedule_kind { SCHEDULE_CONSTANT, SCHEDULE_INVERSE_TIME, SCHEDULE_COSINE };
+#define SCHEDULE_KINDS 3
+
+struct schedule {
+    int32_t kind;
+    int64_t warmup_steps;
+    double learning_rate;
+    double decay;  /* inverse_time */
+    int64_t steps; /* cosine */
+    double floor;  /* cosine */
+};
+
+/* Rate of a step ≥ 0. O(1). */
+double schedule_rate(const struct schedule *s, int64_t step);
+
+/* Sums over the steps that vary, as far as they were asked for: rates, and log1p(−rate·l2). Grows on demand. */
+struct decay_sums {
+    struct allocator *allocator;
+    const struct schedule *schedule;
+    double l1, l2;
+    int64_t length, capacity; /* steps that are summed */
+    double *log_decay, *total_rate; /* (length + 1) */
+};
+
+void decay_open(struct decay_sums *d, const struct schedule *schedule, double l1, double l2,
+                struct allocator *allocator);
+void decay_close(struct decay_sums *d);
+
+/* Makes all that decay_closed_form needs up to step `stop`. False: no memory, nothing has changed. O(new steps). */
+bool decay_reach(struct decay_sums *d, int64_t stop);
+
+/* What a row of step `start` has missed at step `stop` ≥ start, which was reached: |w| ← |w|·factor − threshold. O(1). */
+void decay_closed_form(const struct decay_sums *d, int64_t start, int64_t stop, double *factor, double *threshold);
+
+/* sgn(w)·max(0, |w|·factor − threshold) in place; shrink of native/decay.py. O(dim). */
+void decay_shrink(float *values, uint32_t dim, double factor, double threshold);
+
+#endif
