@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from native.redis_module.compiler import TABLE, build_library
+from native.redis_module.compiler import CORE, build_library
 from native.rows import HEADER
 
 HERE = Path(__file__).parent
@@ -62,7 +62,7 @@ class Reply(c.Structure):
 
 def load(folder: Path, *flags: str) -> c.CDLL:
     """Compiled into `folder` and loaded."""
-    sources = [*TABLE, HERE / "counting.c", HERE / "sizes.c"]
+    sources = [*CORE, HERE / "counting.c", HERE / "sizes.c"]
     library = c.CDLL(str(build_library(folder / "table.so", sources, f"-I{HERE}", *flags)))
     library.table_check.restype = c.c_char_p
     library.table_oldest.restype = library.table_forget.restype = c.c_int64

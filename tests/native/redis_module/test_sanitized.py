@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from native.redis_module.compiler import TABLE, build
+from native.redis_module.compiler import CORE, build
 from tests.native.redis_module.loaded import HERE
 
-SOURCES = [*TABLE, HERE / "counting.c", HERE / "schedule.c"]
+SOURCES = [*CORE, HERE / "counting.c", HERE / "schedule.c"]
 SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1")
 
 
