@@ -35,6 +35,7 @@ from embedding_store.regularization import L1, L2, ElasticNet, NoRegularization,
 from embedding_store.schedules import Schedule, Sums
 from embedding_store.spec import TableSpec
 from native.decay import shrink
+from native.elementary import exp_each, expm1_each
 
 F64 = npt.NDArray[np.float64]
 
@@ -97,9 +98,12 @@ def _closed_form(spec: TableSpec, starts: I64, stop: int) -> tuple[F64, F64]:
     if isinstance(r, L1):
         return np.ones(len(starts)), r.l1 * sums.total_rate(starts, stop)
     log_decay = sums.log_decay(starts, stop)
+    factors, thresholds = np.empty_like(log_decay), np.zeros_like(log_decay)
+    exp_each(log_decay, factors)
     if isinstance(r, ElasticNet):
-        return np.exp(log_decay), -np.expm1(log_decay) * (r.l1 / r.l2)
-    return np.exp(log_decay), np.zeros(len(starts))
+        expm1_each(log_decay, thresholds)
+        thresholds = -thresholds * (r.l1 / r.l2)
+    return factors, thresholds
 
 
 def _sums_of(spec: TableSpec) -> Sums:

@@ -12,8 +12,8 @@ all that has to go a longer one, of the most that it may remove: its work is bou
     evicted    marks of evicted and expired keys, above MAX_EVICTED or older than remember_events dropped.
     forgotten  marks of forgotten keys, above MAX_FORGOTTEN or older than remember_events dropped.
 
-A row or stub that goes with a fence leaves a mark with the fence; a row without one a mark of its eviction; a stub
-without one nothing.
+A row or stub that goes with a fence leaves a mark with the fence, remembered from then on, however old the fence; a row
+without one a mark of its eviction; a stub without one nothing.
 """
 
 from __future__ import annotations
@@ -236,10 +236,8 @@ def _moves(
         standing = _STANDING[name]
         enters = written & (merged.after == standing)
         if enters.any():
-            scores = np.full(len(enters), clock if name == "evicted" else now_ms, np.int64)
-            if name == "forgotten":
-                scores = merged.fences["clock"]
-            joins[name] = (merged.keys[enters], scores[enters])
+            keys = merged.keys[enters]
+            joins[name] = (keys, np.full(len(keys), clock if name in ("evicted", "forgotten") else now_ms, np.int64))
         exits = (merged.before == standing) & (merged.after != standing)
         if exits.any():
             leaves[name] = merged.keys[exits]
@@ -267,6 +265,5 @@ def _outside(
     joins = {}
     for name, chosen in (("evicted", marked & ~fenced), ("forgotten", fenced)):
         if chosen.any():
-            scores = fences["clock"][chosen] if name == "forgotten" else np.full(int(chosen.sum()), clock)
-            joins[name] = (keys[chosen], scores.astype(np.int64))
+            joins[name] = (keys[chosen], np.full(int(chosen.sum()), clock, np.int64))
     return marks, keys[~marked], joins

@@ -6,6 +6,10 @@ whole schedule is the optimizer's learning_rate.
 
 With `warmup_steps` = W > 0 the factor rises linearly, (τ + 1)/W for τ < W (Goyal et al. 2017, arXiv 1706.02677, §2.2);
 the schedule proper then starts at u = τ − W = 0.
+
+All of it has the same bits in every backend and on every replica: `native/redis_module/schedule.c` does these
+operations in this order. Hence sums from the first step on, one after the other, and `native.elementary` in place of
+NumPy's functions.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import numpy.typing as npt
 from pydantic import Field
 
 from embedding_store.frozen import Frozen
+from native.elementary import cos_pi_each, log1p, log1p_each
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -85,7 +90,9 @@ class Cosine(_Schedule):
         return self.warmup_steps + self.steps
 
     def _after_warmup(self, u: F64) -> F64:
-        wave = 0.5 * (1.0 + np.cos(np.pi * np.minimum(u, self.steps) / self.steps))
+        wave = np.minimum(u, self.steps) / self.steps
+        cos_pi_each(wave, wave)
+        wave = 0.5 * (1.0 + wave)
         return np.where(u >= self.steps, self.floor, self.floor + (1.0 - self.floor) * wave)
 
 
@@ -144,7 +151,7 @@ class Sums:
         for lo in range(have, stop, self.BLOCK):
             rate = self._rate * self._schedule.factors(np.arange(lo, min(lo + self.BLOCK, stop), dtype=np.int64))
             rates.append(rate)
-            decays.append(np.log1p(-rate * self._l2))
+            decays.append(_log1p(-rate * self._l2))
         self._log_decay = _extended(self._log_decay, decays)
         self._total_rate = _extended(self._total_rate, rates)  # last: its length says that both are there
 
@@ -153,7 +160,7 @@ class Sums:
         if isinstance(schedule, InverseTime):
             return _inverse_time_tail(self._rate, schedule, self._l2 if log else None, starts, stop)
         rate = self.rate(self._head)
-        each = float(np.log1p(-rate * self._l2)) if log else rate
+        each = log1p(-rate * self._l2) if log else rate
         total: F64 = np.multiply(stop - starts, each)
         return total
 
@@ -161,6 +168,12 @@ class Sums:
 def _extended(sums: F64, parts: list[F64]) -> F64:
     # an accumulation in order, started from the last sum: as if all had been added in one go
     return np.concatenate([sums[:-1], np.add.accumulate(np.concatenate([sums[-1:], *parts]))])
+
+
+def _log1p(x: F64) -> F64:
+    out = np.empty_like(x)
+    log1p_each(x, out)
+    return out
 
 
 def _inverse_time_tail(rate: float, schedule: InverseTime, l2: float | None, starts: I64, stop: int) -> F64:
@@ -172,10 +185,10 @@ def _inverse_time_tail(rate: float, schedule: InverseTime, l2: float | None, sta
     k, w = schedule.decay, schedule.warmup_steps
     x: F64 = 1.0 + k * (starts - w).astype(np.float64)
     y = 1.0 + k * float(stop - w)
-    between: F64 = np.log1p((y - x) / x)  # log(y/x)
+    between = _log1p((y - x) / x)  # log(y/x)
     if l2 is None:
         return np.asarray(rate * (between / k + 0.5 * (1.0 / x - 1.0 / y)))
     a = rate * l2
-    at_x: F64 = np.log1p(-a / x)
-    at_y = float(np.log1p(-a / y))
-    return np.asarray(((y - a) * at_y - (x - a) * at_x - a * between) / k + 0.5 * (at_x - at_y))
+    at_x, at_y = _log1p(-a / x), log1p(-a / y)
+    total = ((y - a) * at_y - (x - a) * at_x - a * between) / k + 0.5 * (at_x - at_y)
+    return np.where(total > 0.0, 0.0, total)  # where steps are so many that one drowns in rounding

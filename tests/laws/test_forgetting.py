@@ -140,6 +140,23 @@ def test_a_row_that_is_evicted_keeps_the_memory_of_its_forget(store):
     assert sorted(contents(store, "item")) == [1]
 
 
+@pytest.mark.parametrize("own", [True, False], ids=["by its own call", "by another's"])
+def test_a_mark_is_remembered_from_when_it_became_one(store, own):
+    """And not from the forget on, which its row had outlived."""
+    begin(store, ITEM.model_copy(update={"max_rows": 1, "shards": 1, "remember_events": 50}))
+    store.apply("item", flush_of([], 0, 1, forget=[1], forget_orders=[TOMBSTONE], now_ms=0))
+    if own:  # two rows in one call: the key of smaller bytes goes at once
+        store.apply("item", flush_of([1, 2], 1, 40, own=[(0, 200, 0, 0), (1, 200, 0, 0)], now_ms=1))
+    else:
+        store.apply("item", flush_of([1], 1, 2, own=[(0, 200, 0, 0)], now_ms=1))
+        store.apply("item", flush_of([2], 2, 40, own=[(0, 200, 0, 0)], now_ms=2))
+    assert (sorted(contents(store, "item")), store.status("item")[0].remembered) == ([2], 1)
+    store.apply("item", flush_of([1], 40, 89, own=[(0, 10, 0, 1)], now_ms=3))
+    assert (late(store), store.status("item")[0].remembered) == (1, 1)
+    store.apply("item", flush_of([], 89, 90, now_ms=4))
+    assert store.status("item")[0].remembered == 0
+
+
 def test_a_count_before_admission_is_forgotten_too(store):
     begin(store, ITEM.model_copy(update={"admit_after": 3}))
     store.apply("item", flush_of([1], 0, 2, own=[(0, 1, 0, 0), (0, 2, 0, 0)]))
