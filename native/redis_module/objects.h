@@ -12,21 +12,16 @@
 #include "standing.h"
 #include "table.h"
 
-/* Where an id was forgotten: FENCE in embedding_store/records.py. */
-struct object_fence {
-    int64_t time_ms, place, clock;
-    uint32_t partition;
-};
-
 struct object {
     uint64_t key;
     enum standing standing; /* not MISSING */
     bool fenced;            /* FORGOTTEN always is; EVICTED never */
     struct row_record record; /* entries: of a sequence, or bytes of a value; id_length. Both 0 unless a ROW */
     int64_t score;            /* in the list of its standing; 0 for rows of a table that keeps no list of them */
-    struct object_fence fence; /* if fenced */
+    struct fence fence;        /* if fenced */
     const unsigned char *id;      /* record.id_length bytes */
-    const any_f32 *values;        /* ROW of an embedding or dense table: dim + state_dim. Else NULL */
+    const any_f32 *values;        /* ROW of an embedding or dense table: `values_size` = dim + state_dim. Else NULL */
+    uint32_t values_size;
     const struct entry *entries;  /* ROW of a sequence table: record.entries, rising. Else NULL */
     struct place place;           /* ROW of a record table: of the value */
     const unsigned char *value;   /* ROW of a record table: record.entries bytes. Else NULL */
