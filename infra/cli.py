@@ -24,6 +24,7 @@ from infra.local.stack import LocalStack
 from infra.show import as_toml
 from infra.view import show_status
 from ingest.contract import StreamMisconfigured
+from native.redis_module.compiler import module_path
 
 app = typer.Typer(
     add_completion=False,
@@ -121,6 +122,15 @@ def demo(
 def show_config(config: Config = None) -> None:
     """Print the configuration in effect as TOML, secrets masked."""
     sys.stdout.write(as_toml(_load(config)))
+
+
+@app.command()
+def module() -> None:
+    """Print where the Redis module is, built now if need be; for `redis-server --loadmodule "$(towline module)"`."""
+    found = module_path()
+    if not found.path:
+        raise InfraError(found.why_not)
+    sys.stdout.write(f"{found.path}\n")
 
 
 @app.command()

@@ -29,7 +29,7 @@ def render(standing: Standing, total: int, endpoints: Endpoints, curl: str) -> R
         "from producer to HTTP",
     )
     grid.add_row("broker", endpoints.broker_name + (f" ({endpoints.broker_note})" if endpoints.broker_note else ""))
-    store = Text(endpoints.store_name)
+    store = Text(endpoints.store_name + (f" ({endpoints.store_note})" if endpoints.store_note else ""))
     if standing.store_away:
         store.append("  AWAY: learning waits for it", style="bold red")
     grid.add_row("store", store)

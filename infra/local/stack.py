@@ -17,7 +17,9 @@ from infra.local.deadline import Deadline
 from infra.local.ports import accepts, choose
 from infra.local.server import Server, await_answer
 from infra.local.state import Started, State, StateFile
+from infra.local.store_module import choose_module
 from infra.local.store_server import RedisServer, find_store_program
+from native.redis_module.compiler import module_path
 
 _LOCK_TIMEOUT_S = 300.0  # a first `up` may be fetching Kafka
 _KAFKA_PORT, _REDIS_PORT = 9092, 6379
@@ -27,13 +29,14 @@ Health = Literal["running", "dead", "configured", "not started"]
 
 
 class Endpoints(NamedTuple):
-    """Where the servers are, ours or the configured ones. `broker_note` says why it is the last resort, if it is."""
+    """Where the servers are, ours or the configured ones. Notes say why they are not the best, if they aren't."""
 
     bootstrap_servers: str
     redis_url: str
     broker_name: str
     store_name: str
     broker_note: str = ""
+    store_note: str = ""
 
 
 class Status(NamedTuple):
@@ -79,6 +82,7 @@ class LocalStack:
         """Has at hand what `start_servers` will start, downloaded if need be. Starts nothing. Raises ServerMissing."""
         if not self._store_is_configured:
             find_store_program(self._local.store_server, self._environ)
+            module_path(self._environ)
         if not self._broker_is_configured:
             choose_broker(self._local, 0, self._environ)
 
@@ -133,6 +137,7 @@ class LocalStack:
             broker_name=broker.name if broker else "configured Kafka",
             store_name=store.name if store else "configured Redis",
             broker_note=broker.note if broker else "",
+            store_note=store.note if store else "",
         )
 
     def connected(self, *, broker_needed: bool = True) -> TowlineConfig:
@@ -188,8 +193,10 @@ class LocalStack:
 
     def _store(self, old_port: int) -> Server:
         program = find_store_program(self._local.store_server, self._environ)
+        folder = self._local.state_dir / "redis"
+        module = choose_module(program.program, folder, self._config.redis.backend, self._environ)
         port = choose("[local] redis_port", self._local.redis_port, old_port or self._usual(_REDIS_PORT))
-        return RedisServer(program, self._local.state_dir / "redis", port)
+        return RedisServer(program, folder, port, module)
 
     def _broker(self, old_port: int) -> Server:
         port = choose("[local] kafka_port", self._local.kafka_port, old_port or self._usual(_KAFKA_PORT))

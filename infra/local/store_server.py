@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from infra.errors import ServerMissing
-from infra.local import process
+from infra.local import process, store_module
 from infra.local.ports import LOOPBACK, ask
 from infra.local.settings import StoreServer
+from native.redis_module.compiler import FoundModule
 
 _MINIMUM = {"Redis": 7, "Valkey": 8}
 _SOCKET_PATH_LIMIT = 100  # the kernel's is 108 on Linux, 104 on macOS
@@ -23,7 +24,13 @@ class StoreProgram(NamedTuple):
     """A server program that was run once and answered with its version."""
 
     program: Path
-    name: str
+    version: str  # "Redis 7.0.15"
+    origin: str  # "redis-server on PATH"
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.version} ({self.origin})"
 
 
 def find_store_program(wanted: StoreServer, environ: Mapping[str, str]) -> StoreProgram:
@@ -32,7 +39,7 @@ def find_store_program(wanted: StoreServer, environ: Mapping[str, str]) -> Store
     for program, origin in _candidates(wanted, environ):
         brand, version = _version(program)
         if brand and int(version.split(".")[0]) >= _MINIMUM[brand]:
-            return StoreProgram(program, f"{brand} {version} ({origin})")
+            return StoreProgram(program, f"{brand} {version}", origin)
         tried.append(f"{program} is {brand} {version}" if brand else f"{program} does not run")
     raise ServerMissing(
         f'no Redis ≥ {_MINIMUM["Redis"]} or Valkey ≥ {_MINIMUM["Valkey"]} for [local] store_server = "{wanted}" '
@@ -66,12 +73,14 @@ class RedisServer:
     """One server with its data under `folder`; nothing is ever evicted, at most a second is lost on a crash."""
 
     kind = "store"
-    note = ""
 
-    def __init__(self, program: StoreProgram, folder: Path, port: int) -> None:
-        self.name = program.name
+    def __init__(self, program: StoreProgram, folder: Path, port: int, module: FoundModule) -> None:
+        """module: one that `program` is known to load, or why there is none."""
+        self.name = f"{program.version} with the module ({program.origin})" if module.path else program.name
+        self.note = f"stock, slower than with the module: {module.why_not}" if module.why_not else ""
         self.port = port
         self._program = program.program
+        self._module = module.path
         self._folder = folder
         socket = folder / "redis.sock"
         self._socket = socket if len(str(socket)) <= _SOCKET_PATH_LIMIT else None
@@ -84,6 +93,8 @@ class RedisServer:
     def start(self) -> process.ProcessRecord:
         """Starts the server in the foreground of its own session."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        if self._module:
+            store_module.mark(self._folder)
         settings = {
             "bind": LOOPBACK,
             "port": str(self.port),
@@ -99,6 +110,8 @@ class RedisServer:
         command = [str(self._program)]
         for key, value in settings.items():
             command += [f"--{key}", value]
+        if self._module:
+            command += ["--loadmodule", str(self._module)]
         return process.start(self.name, command, self._folder / "server.log")
 
     def answers(self) -> bool:
