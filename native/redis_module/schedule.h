@@ -24,23 +24,35 @@ struct schedule {
 /* Rate of a step ≥ 0. O(1). */
 double schedule_rate(const struct schedule *s, int64_t step);
 
-/* Sums over the steps that vary, as far as they were asked for: rates, and log1p(−rate·l2). Grows on demand. */
+/* Steps of an endless schedule that are summed one by one; beyond them sums are integrals. EXACT_STEPS of schedules.py. */
+#define SCHEDULE_EXACT_STEPS (INT64_C(1) << 20)
+
+/* Prefix sums over the steps that vary, as far as they were asked for: of log1p(−rate·l2), or, where there is l1 alone, of
+ * rates. Holds its own copy of the schedule, so it may move with what it lies in.
+ *
+ * 8 bytes a step: none of a constant schedule without warm-up, 8 MB in the end of an inverse_time, 16 MB at most.
+ */
 struct decay_sums {
     struct allocator *allocator;
-    const struct schedule *schedule;
+    struct schedule schedule;
     double l1, l2;
-    int64_t length, capacity; /* steps that are summed */
-    double *log_decay, *total_rate; /* (length + 1) */
+    int64_t varied;           /* steps from 0 on that are summed one by one */
+    int64_t length, capacity; /* steps that are summed, that there is room for */
+    double *sums;             /* (length + 1,) element n covers steps 0 … n − 1; NULL: none yet */
 };
 
+/* l1, l2: 0 for none; then there is nothing to reach, and rows miss nothing. Takes no memory. */
 void decay_open(struct decay_sums *d, const struct schedule *schedule, double l1, double l2,
                 struct allocator *allocator);
 void decay_close(struct decay_sums *d);
 
-/* Makes all that decay_closed_form needs up to step `stop`. False: no memory, nothing has changed. O(new steps). */
+/* Makes all that decay_closed_form needs up to step `stop`. False: no memory, nothing has changed. O(new steps) amortized.
+ */
 bool decay_reach(struct decay_sums *d, int64_t stop);
 
-/* What a row of step `start` has missed at step `stop` ≥ start, which was reached: |w| ← |w|·factor − threshold. O(1). */
+/* What a row of step `start` has missed at step `stop`, which was reached: |w| ← |w|·factor − threshold. Nothing, 1 and 0,
+ * unless start < stop. O(1).
+ */
 void decay_closed_form(const struct decay_sums *d, int64_t start, int64_t stop, double *factor, double *threshold);
 
 /* sgn(w)·max(0, |w|·factor − threshold) in place; shrink of native/decay.py. O(dim). */
