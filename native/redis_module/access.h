@@ -1,4 +1,4 @@
-/* How table.c, apply.c and check.c get at rows. Nobody else includes it. */
+/* How the files of the core get at rows. Nobody else includes it. */
 #ifndef TOW_ACCESS_H
 #define TOW_ACCESS_H
 
@@ -12,15 +12,53 @@ static inline struct row *row_at(const struct table *t, handle h)
     return slab_at(&t->slab, h);
 }
 
+/* Whether there are values behind the header. */
+static inline bool is_row(const struct table *t, handle h)
+{
+    return t->slab.chunks[h >> SLAB_SLOT_BITS].class == t->row_class;
+}
+
 /* Bytes of a row up to and with so many of its values. */
 static inline size_t row_bytes(size_t values)
 {
     return sizeof(struct row) + values * sizeof(float);
 }
 
-static inline const struct row_id *id_of(const struct table *t, const struct row *row)
+static inline struct row_extra *extra_of(const struct table *t, const struct row *row)
 {
-    return row->id ? slab_at(&t->slab, row->id) : NULL;
+    return row->extra ? slab_at(&t->slab, row->extra) : NULL;
+}
+
+static inline struct row_body *body_of(struct row *row)
+{
+    return (struct row_body *)(void *)row->values;
+}
+
+static inline enum standing standing_of(const struct table *t, handle h)
+{
+    if (!h)
+        return STANDING_MISSING;
+    if (is_row(t, h))
+        return STANDING_ROW;
+    const struct row *bare = row_at(t, h);
+    return bare->count > 0 ? STANDING_STUB : extra_fence(extra_of(t, bare)) ? STANDING_FORGOTTEN : STANDING_EVICTED;
+}
+
+/* The list that a key of a standing is in, NULL: none. */
+static inline struct order *list_of(struct table *t, enum standing standing)
+{
+    switch (standing) {
+    case STANDING_ROW:
+        return t->limited ? &t->lists[LIST_UPDATES] : NULL;
+    case STANDING_STUB:
+        return &t->lists[LIST_STUBS];
+    case STANDING_EVICTED:
+        return &t->lists[LIST_EVICTED];
+    case STANDING_FORGOTTEN:
+        return &t->lists[LIST_FORGOTTEN];
+    default:
+        return NULL;
+    }
 }
 
 /* How many of n keys the block that begins at `from` has. */
@@ -29,22 +67,39 @@ static inline int block_of(int64_t n, int64_t from)
     return (int)(n - from < TABLE_BLOCK ? n - from : TABLE_BLOCK);
 }
 
-/* The handle of a key's row, 0: none. O(1) expected. */
+static inline void prefetch_lines(const void *at, size_t from, size_t to)
+{
+    for (size_t b = from; b < to; b += ACCESS_LINE)
+        __builtin_prefetch((const char *)at + b);
+}
+
+/* The handle of what a key has, 0: nothing. O(1) expected. */
 handle access_find(const struct table *t, uint64_t key);
 
-/* Handles of the block of keys from `from` on, 0 where there is no row; `bytes` of their rows are then on the way into
- * the cache. Returns the block's length. O(1) a key expected. Fetching the next block's slots ahead was tried, and gained
- * nothing.
+/* Handles of a block's `n` keys, 0 where there is nothing; their headers are then in the cache. O(1) a key expected.
+ * Fetching the next block's slots ahead was tried, and gained nothing.
  */
-int access_block(const struct table *t, int64_t n, const uint64_t *keys, int64_t from, size_t bytes, handle *found);
+void access_block(const struct table *t, int n, const any_u64 *keys, handle *found);
 
-/* Begins to fetch the ids of n rows, whose headers are read for it. */
-void access_prefetch_ids(const struct table *t, int n, const handle *handles);
+/* Begins to fetch the extras of n objects, whose headers are read for it. */
+void access_prefetch_extras(const struct table *t, int n, const handle *handles);
+
+/* A header of zeros with its key, bare or with values that are not set; not in the index. 0: no memory. O(1). */
+handle access_new(struct table *t, uint64_t key, bool bare);
+
+/* An extra of an id, and a fence unless NULL. 0: no memory. */
+handle access_new_extra(struct table *t, const unsigned char *id, uint16_t length, const struct fence *fence);
+
+/* Puts the initial vector and state, or an empty body, into a new row. O(dim). */
+void access_begin(const struct table *t, struct row *row);
 
 /* state_dim values of a new row. */
 void access_initial_state(const struct table *t, float *state);
 
-/* Gives back a row that is in the index and not in the order, and its id. */
+/* Gives back an object, its extra and its body; it is in no list, and no longer in the index. */
+void access_release(struct table *t, handle h);
+
+/* Gives back what is in the index, and in no list. */
 void access_drop(struct table *t, handle h);
 
 #endif

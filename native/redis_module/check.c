@@ -1,31 +1,45 @@
 /* table_check: what always holds. */
 #include "access.h"
 
-static const char *check_order(const struct table *t)
+struct tally {
+    uint64_t listed[STANDINGS], extras;
+};
+
+static const char *check_list(const struct table *t, enum table_list which, enum standing standing,
+                              struct tally *tally)
 {
+    const struct order *o = &t->lists[which];
     handle before = 0;
-    uint64_t rows = 0, ids = 0;
-    for (handle h = t->order.first; h; h = row_at(t, h)->links.next) {
-        const struct row *row = row_at(t, h);
-        if (row->links.prev != before)
-            return "a row's link back is not the row before it";
-        if (access_find(t, row->key) != h)
-            return "a row of the order is not what the index finds under its key";
-        if (++rows > t->index.used)
-            return "the order has more rows than the index, or a ring";
-        ids += row->id != 0;
+    for (handle h = o->first; h; h = order_links(o, h)->next) {
+        if (order_links(o, h)->prev != before)
+            return "a link back is not to the object before it";
+        if (standing_of(t, h) != standing)
+            return "an object is in the list of another standing";
+        if (before && order_score(o, h) < order_score(o, before))
+            return "scores of a list fall";
+        if (++tally->listed[standing] > t->index.used)
+            return "a list has more objects than the index, or a ring";
         before = h;
     }
-    if (before != t->order.last)
-        return "the order does not end at its last row";
-    if (rows != t->order.length || rows != t->index.used)
-        return "order and index differ in how many rows there are";
-    if (rows + ids != t->slab.objects)
-        return "the slabs hold objects that are no row and no row's id";
+    if (before != o->last || tally->listed[standing] != o->length)
+        return "a list does not end at its last object, or has not its length";
     return NULL;
 }
 
-static const char *check_index(const struct table *t)
+static const char *check_object(const struct table *t, handle h, uint64_t *standings, struct tally *tally)
+{
+    const struct row *row = row_at(t, h);
+    if (access_find(t, row->key) != h)
+        return "the index finds something else under a key";
+    enum standing standing = standing_of(t, h);
+    standings[standing]++;
+    tally->extras += row->extra != 0;
+    if (standing != STANDING_ROW && extra_id_length(extra_of(t, row)))
+        return "a key without a row has an id";
+    return NULL;
+}
+
+static const char *check_index(const struct table *t, uint64_t *standings, struct tally *tally)
 {
     uint64_t used = 0;
     const struct index *x = &t->index;
@@ -37,10 +51,14 @@ static const char *check_index(const struct table *t)
         if (k > low)
             continue;
         for (uint32_t s = 0; s < INDEX_SLOTS; s++) {
-            if (!segment->slots[s].handle)
+            handle h = segment->slots[s].handle;
+            if (!h)
                 continue;
             if ((segment->slots[s].place & low) != k)
                 return "a key is in a segment of other keys";
+            const char *wrong = check_object(t, h, standings, tally);
+            if (wrong)
+                return wrong;
             n++;
         }
         if (n != segment->used || n > INDEX_FULL)
@@ -52,6 +70,20 @@ static const char *check_index(const struct table *t)
 
 const char *table_check(const struct table *t)
 {
-    const char *wrong = check_index(t);
-    return wrong ? wrong : check_order(t);
+    static const enum standing standings[LISTS] = {STANDING_ROW, STANDING_STUB, STANDING_EVICTED, STANDING_FORGOTTEN};
+    uint64_t found[STANDINGS] = {0};
+    struct tally tally = {0};
+    const char *wrong = check_index(t, found, &tally);
+    for (int k = 0; !wrong && k < LISTS; k++) {
+        wrong = check_list(t, (enum table_list)k, standings[k], &tally);
+        if (!wrong && (k > 0 || t->limited) && tally.listed[standings[k]] != found[standings[k]])
+            wrong = "a key is in no list";
+    }
+    if (wrong)
+        return wrong;
+    if (found[STANDING_STUB] + found[STANDING_EVICTED] + found[STANDING_FORGOTTEN] != t->bare)
+        return "the count of keys without a row is not what there is";
+    if (t->index.used + tally.extras != t->slab.objects)
+        return "the slabs hold objects that are no key's";
+    return NULL;
 }

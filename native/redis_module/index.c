@@ -128,3 +128,12 @@ void index_erase(struct index *x, uint32_t place, handle h)
     segment->used--;
     x->used--;
 }
+
+void index_replace(struct index *x, uint32_t place, handle old, handle new)
+{
+    struct index_slot *slots = index_segment(x, place)->slots;
+    uint32_t s = index_home(place);
+    while (slots[s].handle != old)
+        s = index_after(s);
+    slots[s].handle = new;
+}

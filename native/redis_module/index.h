@@ -61,6 +61,9 @@ bool index_insert(struct index *x, uint32_t place, handle h);
 /* The pair must be there. O(1) expected. */
 void index_erase(struct index *x, uint32_t place, handle h);
 
+/* The pair (place, old) becomes (place, new). It must be there. O(1) expected. */
+void index_replace(struct index *x, uint32_t place, handle old, handle new);
+
 /* Where probing begins: from the high bits, as the low ones are the same in the whole segment. */
 static inline uint32_t index_home(uint32_t place)
 {

@@ -37,8 +37,6 @@ void row_halved(int n, double *x)
 void row_observe(struct row *row, int64_t count, float positives, int64_t clock, double gap_rate, double faded)
 {
     double elapsed = (double)(clock - row->last_seen);
-    if (elapsed == 0.0)
-        faded = 1.0; /* 2^−0; of a key that comes twice in a call, the second time */
     if (row->count == 0) {
         row->gap = (float)((double)clock / (double)count);
     } else {

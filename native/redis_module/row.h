@@ -1,13 +1,15 @@
-/* What a row is in memory.
+/* What a key is in memory.
  *
  *     header   64 bytes, one cache line: the fields of native/rows.py's record, the key, and three handles
- *     vector   dim float32
- *     state    state_dim float32 of the optimizer
+ *     values   embedding, dense: dim float32, then state_dim float32 of the optimizer. sequence, record: a struct row_body
  *
- * and in a slab object of its own, of 2 + length bytes, the id. The id is apart because most calls don't read it; because
+ * A key without a row, counted and not admitted yet or remembered as evicted or forgotten, is a header alone, in a slab
+ * class of its own: the class of a handle tells what is behind it, and no bit of the header has to.
+ *
+ * The id and the fence of a forget lie in a slab object of their own, `extra`: because most calls don't read them; because
  * the rest then has one size, 64 + 256 bytes for SGD at 64 dimensions, which is a multiple of cache lines; and because a
- * row that a gradient made gets its id later, and must not move for it. Its length lies with it, and not in the header,
- * which is full.
+ * row that a gradient made gets its id later, and must not move for it. The id's length lies with it, and not in the
+ * header, which is full.
  *
  * Bytes of a row, decided before the layout; 64 dimensions, 12-byte ids:
  *
@@ -18,21 +20,21 @@
  *     id, with its length, in 16 bytes      16         16
  *     index, at its worst load            19.7       19.7
  *     directory, reserve of segments        .3         .3
- *     together                             358        616
- *     over vector + state                 1.40       1.20     (allowed: 1.45, 1.25)
- *
- * There is no number of the last change: the feed will find its place in the order by nodes of its own, one a call,
- * which cost nothing per row.
+ *     change feed                            2          2
+ *     together                             360        618
+ *     over vector + state                 1.41       1.21     (allowed: 1.45, 1.25)
  */
 #ifndef TOW_ROW_H
 #define TOW_ROW_H
 
 #include <stdint.h>
 
+#include "flush.h"
 #include "order.h"
+#include "standing.h"
 
 #define ROW_MAX_DIM 4096
-#define ROW_MAX_ID 512 /* bytes; sizes of ids are slab classes, of which there are SLAB_CLASSES */
+#define ROW_MAX_ID 512 /* bytes; sizes of extras are slab classes, of which there are SLAB_CLASSES */
 
 struct row {
     uint64_t key;
@@ -42,16 +44,43 @@ struct row {
     int64_t last_seen; /* clock of the last own event: logQ's A */
     float gap;         /* logQ's B */
     float popularity;
-    uint32_t check; /* of the id */
-    handle id;      /* of its row_id, 0: none */
-    struct order_links links;
-    float values[]; /* vector, state */
+    uint32_t check;           /* of the id */
+    handle extra;             /* of its row_extra, 0: neither id nor fence */
+    struct order_links links; /* in one of the table's lists; rows of a table without limits are in none */
+    float values[];
 };
 
-struct row_id {
-    uint16_t length;
-    unsigned char bytes[];
+/* Where an id was forgotten: the tombstone's place, and the shard's clock then. Own events before it don't count. */
+struct fence {
+    struct place place;
+    int64_t clock;
+} __attribute__((packed));
+
+#define EXTRA_FENCED 0x8000u
+struct row_extra {
+    uint16_t head;         /* length of the id; EXTRA_FENCED */
+    unsigned char bytes[]; /* id, then the fence */
 };
+
+#define EXTRA_MAX_BYTES (sizeof(struct row_extra) + ROW_MAX_ID + sizeof(struct fence))
+
+static inline uint16_t extra_id_length(const struct row_extra *extra)
+{
+    return extra ? extra->head & (uint16_t)~EXTRA_FENCED : 0;
+}
+
+/* NULL: none. */
+static inline struct fence *extra_fence(const struct row_extra *extra)
+{
+    return extra && extra->head & EXTRA_FENCED ? (struct fence *)(extra->bytes + extra_id_length(extra)) : NULL;
+}
+
+/* Entries of a sequence, oldest first; or the place of a value and the value. */
+struct row_body {
+    unsigned char *bytes; /* NULL: nothing */
+    uint32_t size;        /* entries, or bytes of value */
+    uint32_t capacity;    /* bytes */
+} __attribute__((may_alias)); /* lies where others have floats */
 
 /* The header of a stored record, HEADER in native/rows.py. */
 struct row_record {
@@ -63,6 +92,7 @@ struct row_record {
 
 _Static_assert(sizeof(struct row) == 64, "a header is a cache line");
 _Static_assert(sizeof(struct row_record) == 48, "HEADER_BYTES");
+_Static_assert(sizeof(struct fence) == 28, "packed");
 
 /* x[i] = 2^(−x[i]) for n ≤ ROW_BLOCK numbers ≥ 0, halved of native/statistics.py bit for bit. O(n).
  *

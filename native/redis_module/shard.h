@@ -27,6 +27,7 @@ struct shard {
     struct offsets offsets;
     struct table table;
     struct feed feed;
+    struct decay_sums sums;
 };
 
 enum shard_outcome { SHARD_APPLIED, SHARD_DUPLICATE, SHARD_CONFLICT };
@@ -96,9 +97,9 @@ void shard_rows_write(const struct shard *s, int64_t n, const any_u64 *keys, uin
 int64_t shard_scan(const struct shard *s, uint64_t *cursor, int64_t most, uint64_t *keys);
 
 /* Changed keys since feed position `since`, without repeats, sorted by their numbers. −1: the feed doesn't reach back. −2:
- * no memory. *keys is then to be given back to the allocator, n·8 bytes; n may be larger than the result. O(keys log).
+ * no memory. *keys, NULL if there are none, is to be given back to the allocator: *capacity·8 bytes. O(keys).
  */
-int64_t shard_changes(const struct shard *s, int64_t since, uint64_t **keys, int64_t *n);
+int64_t shard_changes(const struct shard *s, int64_t since, uint64_t **keys, int64_t *capacity);
 
 /* NULL, or what is wrong with the structure. For tests: O(rows). */
 const char *shard_check(const struct shard *s);

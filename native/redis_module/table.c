@@ -1,114 +1,62 @@
 #include "table.h"
 
-#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
 #include "access.h"
 
-static bool in_range(double x, double low, double high)
+static struct order list_by(const struct table *t, size_t score)
 {
-    return x >= low && x <= high; /* NaN is not */
+    return (struct order){.slab = &t->slab, .links = offsetof(struct row, links), .score = score};
 }
 
-static bool good_spec(const struct table_spec *s)
+bool table_open(struct table *t, const struct spec *spec, uint64_t salt, struct allocator *allocator)
 {
-    const struct optimizer *o = &s->optimizer;
-    return s->dim >= 1 && s->dim <= ROW_MAX_DIM && in_range(s->initial_std, 0, 10) && s->gap_rate > 0 &&
-           s->gap_rate <= 1 && s->half_life >= 1 && isfinite(s->half_life) && o->kind >= 0 &&
-           o->kind < OPTIMIZER_KINDS && in_range(o->initial_accumulator, 0, 3e38) && in_range(o->beta_1, 0, 1) &&
-           in_range(o->beta_2, 0, 1) && in_range(o->epsilon, 0, 3e38) && in_range(o->clip_norm, 0, 1e15);
-}
-
-enum table_status table_open(struct table *t, const struct table_spec *spec, struct allocator *allocator)
-{
-    if (!good_spec(spec))
-        return TABLE_BAD_SPEC;
     memset(t, 0, sizeof *t);
     t->allocator = allocator;
-    t->spec = *spec;
+    t->spec = spec;
+    t->salt = salt;
+    t->bodies = spec->kind == KIND_SEQUENCE || spec->kind == KIND_RECORD;
+    t->limited = spec->ttl_ms || spec->max_rows;
     t->initial = initial_of(spec->seed, spec->initial_std);
-    t->state_dim = optimizer_state_dim(spec->optimizer.kind, spec->dim);
-    t->values = spec->dim + t->state_dim;
+    t->dim = t->bodies ? 0 : spec->dim;
+    t->state_dim = t->bodies ? 0 : optimizer_state_dim(spec->optimizer.kind, spec->dim);
+    t->values = t->bodies ? sizeof(struct row_body) / sizeof(float) : t->dim + t->state_dim;
     slab_open(&t->slab, allocator);
     t->row_class = slab_class_of(&t->slab, (uint32_t)row_bytes(t->values));
-    for (size_t k = 1; k < sizeof t->id_classes / sizeof *t->id_classes; k++)
-        t->id_classes[k] = slab_class_of(&t->slab, (uint32_t)(16 * k));
-    t->order = (struct order){.slab = &t->slab, .links = offsetof(struct row, links)};
-    return index_open(&t->index, allocator) ? TABLE_OK : TABLE_NO_MEMORY;
+    t->bare_class = slab_class_of(&t->slab, sizeof(struct row));
+    for (size_t k = 1; k < sizeof t->extra_classes / sizeof *t->extra_classes; k++)
+        t->extra_classes[k] = slab_class_of(&t->slab, (uint32_t)(16 * k));
+    t->lists[LIST_UPDATES] = list_by(t, offsetof(struct row, updated_ms));
+    t->lists[LIST_STUBS] = list_by(t, offsetof(struct row, updated_ms));
+    t->lists[LIST_EVICTED] = list_by(t, offsetof(struct row, clock));
+    t->lists[LIST_FORGOTTEN] = list_by(t, offsetof(struct row, clock));
+    return index_open(&t->index, allocator);
+}
+
+/* Bodies are allocations of their own. */
+static void close_bodies(struct table *t)
+{
+    const struct index *x = &t->index;
+    for (size_t k = 0; k < (size_t)1 << x->depth; k++) {
+        const struct index_segment *segment = x->directory[k];
+        if (k > (size_t)((1u << segment->depth) - 1))
+            continue;
+        for (uint32_t s = 0; s < INDEX_SLOTS; s++) {
+            handle h = segment->slots[s].handle;
+            if (h && is_row(t, h))
+                allocator_give(t->allocator, body_of(row_at(t, h))->bytes, body_of(row_at(t, h))->capacity);
+        }
+    }
 }
 
 void table_close(struct table *t)
 {
+    if (t->bodies && t->index.directory)
+        close_bodies(t);
     index_close(&t->index);
     slab_close(&t->slab);
-    t->order.first = t->order.last = 0;
-    t->order.length = 0;
+    memset(t->lists, 0, sizeof t->lists);
+    t->bare = 0;
+    t->body_bytes = 0;
 }
-
-static struct row_record record_of(const struct table *t, const struct row *row)
-{
-    const struct row_id *id = id_of(t, row);
-    return (struct row_record){row->clock,      row->count, row->updated_ms, row->last_seen, row->gap,
-                               row->popularity, row->check, 0,               id ? id->length : 0};
-}
-
-enum table_status table_lookup(const struct table *t, int64_t n, const uint64_t *keys, float *vectors, float *state,
-                               uint8_t *found, struct row_record *records)
-{
-    if (n < 0 || n > TABLE_MAX_BATCH || (n && (!keys || !vectors)))
-        return TABLE_BAD_BATCH;
-    size_t dim = t->spec.dim, state_dim = t->state_dim, bytes = row_bytes(state ? t->values : dim);
-    for (int64_t from = 0; from < n; from += TABLE_BLOCK) {
-        handle handles[TABLE_BLOCK];
-        int block = access_block(t, n, keys, from, bytes, handles);
-        if (records)
-            access_prefetch_ids(t, block, handles);
-        for (int k = 0; k < block; k++) {
-            size_t i = (size_t)(from + k);
-            const struct row *row = handles[k] ? row_at(t, handles[k]) : NULL;
-            if (row)
-                memcpy(vectors + i * dim, row->values, dim * sizeof(float));
-            else
-                initial_fill(&t->initial, keys[i], t->spec.dim, vectors + i * dim);
-            if (state && row)
-                memcpy(state + i * state_dim, row->values + dim, state_dim * sizeof(float));
-            else if (state)
-                access_initial_state(t, state + i * state_dim);
-            if (found)
-                found[i] = row != NULL;
-            if (records)
-                records[i] = row ? record_of(t, row) : (struct row_record){0};
-        }
-    }
-    return TABLE_OK;
-}
-
-int64_t table_forget(struct table *t, int64_t n, const uint64_t *keys)
-{
-    int64_t forgotten = 0;
-    for (int64_t i = 0; i < n; i++) {
-        handle h = access_find(t, keys[i]);
-        if (!h)
-            continue;
-        order_remove(&t->order, h);
-        access_drop(t, h);
-        forgotten++;
-    }
-    return forgotten;
-}
-
-const struct row_id *table_id(const struct table *t, uint64_t key)
-{
-    handle h = access_find(t, key);
-    return h ? id_of(t, row_at(t, h)) : NULL;
-}
-
-int64_t table_oldest(const struct table *t, int64_t most, uint64_t *keys)
-{
-    int64_t n = 0;
-    for (handle h = t->order.first; h && n < most; h = row_at(t, h)->links.next)
-        keys[n++] = row_at(t, h)->key;
-    return n;
-}
-

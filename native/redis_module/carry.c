@@ -1,0 +1,185 @@
+/* Carrying plans out; nothing here can fail. */
+#include <string.h>
+
+#include "call.h"
+#include "sequence.h"
+
+/* Header and values of the object that key i has from now on, with what it keeps of the old one. */
+static struct row *take_place(struct call *c, int64_t i)
+{
+    struct table *t = c->table;
+    const struct plan *p = &c->plans[i];
+    struct row *old = p->old ? row_at(t, p->old) : NULL;
+    struct order *list = list_of(t, p->before);
+    if (list)
+        order_remove(list, p->old);
+    t->bare += (p->after != STANDING_ROW) - (p->old && p->before != STANDING_ROW);
+    if (!p->made) {
+        if (p->flags & PLAN_WIPED) {
+            uint64_t key = old->key;
+            handle extra = old->extra;
+            memset(old, 0, sizeof *old);
+            old->key = key;
+            old->extra = extra;
+            if (p->after == STANDING_ROW)
+                access_begin(t, old);
+        }
+        return old;
+    }
+    struct row *row = row_at(t, p->made);
+    if (p->after == STANDING_ROW)
+        access_begin(t, row);
+    if (!old)
+        return row;
+    if (p->before == STANDING_STUB && !(p->flags & PLAN_WIPED)) {
+        row->count = old->count;
+        row->last_seen = old->last_seen;
+        row->gap = old->gap;
+        row->popularity = old->popularity;
+        row->check = old->check;
+    }
+    row->extra = old->extra;
+    old->extra = 0;
+    index_replace(&t->index, mix_place(row->key, t->salt), p->old, p->made);
+    access_release(t, p->old);
+    return row;
+}
+
+static void decay_row(const struct call *c, const struct decay_sums *sums, struct row *row)
+{
+    int64_t start = row->clock / c->spec->step_events;
+    if (c->rate_step <= start)
+        return;
+    double factor, threshold;
+    decay_closed_form(sums, start, c->rate_step, &factor, &threshold);
+    decay_shrink(row->values, c->table->dim, factor, threshold);
+}
+
+static void learn(const struct call *c, int64_t i, struct row *row, float *clipped)
+{
+    const struct flush *f = c->flush;
+    size_t dim = c->table->dim, state_dim = c->table->state_dim;
+    if (!f->gradients || c->plans[i].flags & (PLAN_SHUT | PLAN_TAKEN))
+        return;
+    if (!(f->head.flags & FLUSH_DELTAS)) {
+        optimizer_step(&c->spec->optimizer, c->rate, row->values, f->gradients + (size_t)i * dim, (uint32_t)dim,
+                       clipped);
+        return;
+    }
+    optimizer_add(row->values, f->gradients + (size_t)i * dim, (uint32_t)dim);
+    if (f->state)
+        optimizer_add(row->values + dim, f->state + (size_t)i * state_dim, (uint32_t)state_dim);
+}
+
+/* Takes the reserved body in place of the old one, whose content the caller has. */
+static struct row_body *new_body(struct call *c, int64_t i, struct row *row)
+{
+    struct row_body *body = body_of(row);
+    if (c->bodies[i].bytes) {
+        allocator_give(c->table->allocator, body->bytes, body->capacity);
+        c->table->body_bytes += c->bodies[i].capacity;
+        c->table->body_bytes -= body->capacity;
+        body->bytes = c->bodies[i].bytes;
+        body->capacity = c->bodies[i].capacity;
+        c->bodies[i] = (struct row_body){0};
+    }
+    return body;
+}
+
+static void append(struct call *c, int64_t i, struct row *row)
+{
+    uint32_t from = c->append_bounds[i], m = c->append_bounds[i + 1] - from;
+    if (!m)
+        return;
+    const struct row_body *old = body_of(row);
+    uint64_t both = (uint64_t)old->size + m;
+    uint32_t size = both < c->spec->length ? (uint32_t)both : c->spec->length;
+    sequence_merge((const struct entry *)(const void *)old->bytes, old->size, c->flush->appends, c->append_order + from,
+                   m, c->merged, size);
+    struct row_body *body = new_body(c, i, row);
+    memcpy(body->bytes, c->merged, size * sizeof *c->merged);
+    body->size = size;
+}
+
+static void replace_value(struct call *c, int64_t i, struct row *row)
+{
+    uint32_t v = c->newest[i] - 1, size = c->flush->value_lengths[v];
+    struct row_body *body = new_body(c, i, row);
+    memcpy(body->bytes, &c->flush->value_places[v], sizeof(struct place));
+    if (size)
+        memcpy(body->bytes + sizeof(struct place), c->flush->values + c->value_at[v], size);
+    body->size = size;
+}
+
+static void carry_key(struct call *c, int64_t i, const struct decay_sums *sums, double faded, float *clipped)
+{
+    struct table *t = c->table;
+    const struct plan *p = &c->plans[i];
+    struct row *row = take_place(c, i);
+    if (p->flags & PLAN_EXTRA) {
+        if (row->extra)
+            slab_give(&t->slab, row->extra);
+        row->extra = p->extra;
+    }
+    if (c->counts[i] > 0)
+        row_observe(row, c->counts[i], c->positives[i], c->clock, c->spec->gap_rate, faded);
+    if (p->flags & PLAN_CHECKED)
+        row->check = c->flush->checks[i];
+    if (p->after == STANDING_ROW) {
+        if (sums->l1 > 0.0 || sums->l2 > 0.0)
+            if (p->before == STANDING_ROW && !(p->flags & PLAN_WIPED))
+                decay_row(c, sums, row);
+        learn(c, i, row, clipped);
+        if (c->append_bounds)
+            append(c, i, row);
+        if (p->flags & PLAN_VALUE)
+            replace_value(c, i, row);
+    }
+    row->clock = c->clock;
+    row->updated_ms = c->now_ms;
+}
+
+static void sort_appends(struct call *c, uint32_t *spare)
+{
+    for (int64_t i = 0; i < c->n; i++) {
+        uint32_t from = c->append_bounds[i];
+        sequence_sort(c->flush->appends, c->append_order + from, c->append_bounds[i + 1] - from, spare);
+    }
+}
+
+void carry_out(struct call *c, const struct decay_sums *sums)
+{
+    float clipped[ROW_MAX_DIM];
+    const struct table *t = c->table;
+    size_t bytes = row_bytes(t->values);
+    if (c->append_bounds)
+        sort_appends(c, c->append_spare);
+    for (int64_t from = 0; from < c->n; from += TABLE_BLOCK) {
+        int n = block_of(c->n, from);
+        double faded[TABLE_BLOCK] = {0};
+        for (int k = 0; k < n; k++) {
+            const struct plan *p = &c->plans[from + k];
+            if (p->flags & PLAN_WRITTEN && p->before == STANDING_ROW)
+                prefetch_lines(row_at(t, p->old), sizeof(struct row), bytes);
+        }
+        for (int k = 0; k < n; k++) {
+            const struct plan *p = &c->plans[from + k];
+            if (!(p->flags & PLAN_WRITTEN))
+                continue;
+            bool counted = (p->before == STANDING_ROW || p->before == STANDING_STUB) && !(p->flags & PLAN_WIPED);
+            int64_t last_seen = counted ? row_at(t, p->old)->last_seen : 0;
+            faded[k] = (double)(c->clock - last_seen) / (double)c->spec->popularity_half_life;
+            if (t->limited && p->before == STANDING_ROW) {
+                struct order_links links = row_at(t, p->old)->links;
+                if (links.prev)
+                    __builtin_prefetch(row_at(t, links.prev), 1);
+                if (links.next)
+                    __builtin_prefetch(row_at(t, links.next), 1);
+            }
+        }
+        row_halved(n, faded);
+        for (int k = 0; k < n; k++)
+            if (c->plans[from + k].flags & PLAN_WRITTEN)
+                carry_key(c, from + k, sums, faded[k], clipped);
+    }
+}
