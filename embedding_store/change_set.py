@@ -8,26 +8,23 @@ import numpy as np
 
 from embedding_store.contract import U64, Changes, Cursor
 from embedding_store.decay import decay_read
-from embedding_store.records import Records, decode, rows_of
+from embedding_store.records import Block, rows_of
 from embedding_store.shard import ShardMeta
 from embedding_store.spec import TableSpec
 
 
 def change_set(
-    spec: TableSpec, run_id: str, metas: Sequence[ShardMeta], keys: U64, stored: Records, *, rescan: bool
+    spec: TableSpec, run_id: str, metas: Sequence[ShardMeta], keys: U64, block: Block, *, rescan: bool
 ) -> Changes:
     """Changes up to the feed positions of `metas`, read before the rows: what moved since is named again next time.
 
-    keys (n,) unique, stored: their records now; those without a row are the deleted.
+    keys (n,) unique, block: their rows now, not decayed; those without a row are the deleted. A count of a key that is
+    not admitted yet, and a mark of one that is gone, is no row.
     """
-    block = decode(spec, keys, stored, with_state=False)
     found = block.found
     present = keys[found]
     if len(present) < len(keys):
-        there = stored.keep(found)  # counts of keys not admitted yet, and marks of those that are gone, are no rows
-        block = decode(
-            spec, present, Records(np.ones(len(present), np.bool_), there.bounds, there.data), with_state=False
-        )
+        block = block.at(np.flatnonzero(found))
     clock = tuple(meta.clock for meta in metas)
     decay_read(spec, block, present, clock)
     return Changes(

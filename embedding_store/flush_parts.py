@@ -38,6 +38,7 @@ class Part:
     forget_rows: I64  # (f,) index into keys, unique
     forget_orders: Orders  # (f,) the largest of a key's; NO_TIME where the flush gives none
     forget_checks: U32 | None  # (f,)
+    rows: I64  # (n,) where each key is in the flush, ascending; from len(flush.keys) on: keys that are only forgotten
 
 
 def by_shard(keys: U64, shards: int) -> tuple[I64, I64]:
@@ -48,8 +49,13 @@ def by_shard(keys: U64, shards: int) -> tuple[I64, I64]:
     return order, starts
 
 
-def parts_of(spec: TableSpec, flush: Flush) -> list[Part]:
-    """One part per shard; a shard without rows gets an empty one. The flush has passed `validation.checked_flush`."""
+def parts_of(spec: TableSpec, flush: Flush, *, gradients: bool = True) -> list[Part]:
+    """One part per shard; a shard without rows gets an empty one. The flush has passed `validation.checked_flush`.
+
+    gradients False: gradients and state_deltas are left out, for who takes them from the flush by `rows`.
+    """
+    if not gradients:
+        flush = replace(flush, gradients=None, state_deltas=None)
     flush = _with_forgotten(flush)
     appends, append_rows = _words(flush)
     values, value_orders, value_rows = _values(flush)
@@ -60,7 +66,7 @@ def parts_of(spec: TableSpec, flush: Flush) -> list[Part]:
             Part(
                 flush.keys, flush.counts, flush.positives, flush.checks, flush.ids, flush.gradients,
                 flush.mode, flush.state_deltas, appends, append_rows, values, value_orders, value_rows, own,
-                forget_rows, forget_orders, forget_checks,
+                forget_rows, forget_orders, forget_checks, np.arange(len(flush.keys)),
             )
         ]  # fmt: skip
     order, starts = by_shard(flush.keys, spec.shards)
@@ -99,6 +105,7 @@ def parts_of(spec: TableSpec, flush: Flush) -> list[Part]:
                 forget_rows=forget_at,
                 forget_orders=forget_orders[forgotten],
                 forget_checks=None if forget_checks is None else forget_checks[forgotten],
+                rows=rows,
             )
         )
     return parts

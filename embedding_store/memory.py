@@ -198,13 +198,16 @@ class MemoryStore:
             ):
                 keys = np.array(list(chain.from_iterable(s.rows for s in t.shards)), np.uint64)
                 records = list(chain.from_iterable(s.rows.values() for s in t.shards))
-                return change_set(t.spec, self._run_id, metas, keys, Records.of(records), rescan=True)
+                block = decode(t.spec, keys, Records.of(records), with_state=False)
+                return change_set(t.spec, self._run_id, metas, keys, block, rescan=True)
             named = [
                 np.unique(np.concatenate([np.zeros(0, np.uint64), *(keys for number, keys in s.feed if number > p)]))
                 for p, s in zip(at, t.shards, strict=True)
             ]
             stored = list(chain.from_iterable(s.read(k) for s, k in zip(t.shards, named, strict=True)))
-            return change_set(t.spec, self._run_id, metas, np.concatenate(named), Records.of(stored), rescan=False)
+            keys = np.concatenate(named)
+            block = decode(t.spec, keys, Records.of(stored), with_state=False)
+            return change_set(t.spec, self._run_id, metas, keys, block, rescan=False)
 
     def wait_for_changes(self, tables: Sequence[str], cursors: Sequence[Cursor], timeout_s: float) -> bool:
         """As the contract says."""

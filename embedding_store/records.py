@@ -56,7 +56,7 @@ class Records:
     def keep(self, chosen: Bool) -> Records:
         """The same n replies with those of the others missing. chosen (n,)."""
         kept = chosen[self.found]
-        part = _gather(self.data, self.bounds[:-1], kept, np.where(kept, np.diff(self.bounds), 0))
+        part = gather(self.data, self.bounds[:-1], kept, np.where(kept, np.diff(self.bounds), 0))
         return Records(self.found & chosen, np.concatenate([part.offsets[:1], part.offsets[1:][kept]]), part.data)
 
 
@@ -84,9 +84,26 @@ class Block:
         gather_fixed(self.data, at, fenced, 0, byte_rows(fences.reshape(-1, 1)))
         return fences
 
+    def at(self, rows: I64) -> Block:
+        """Columns of some rows, without entries and values. rows (m,): m may be any number, the result has m rows."""
+        bounds = np.zeros(len(rows) + 1, np.int64)
+        return Block(
+            headers=self.headers[rows],
+            found=self.found[rows],
+            vectors=self.vectors[rows],
+            state=self.state[rows],
+            entries=self.entries[:0],
+            entry_bounds=bounds,
+            data=self.data,
+            id_at=self.id_at[rows],
+            stored=self.stored[rows],
+            values=Ragged(bounds, np.zeros(0, np.uint8)),
+            orders=self.orders[:0],
+        )
+
     def ids(self) -> Ragged:
         """n stored ids, empty where there is none."""
-        return _gather(self.data, self.id_at, self.found, self.headers["id_len"].astype(np.int64))
+        return gather(self.data, self.id_at, self.found, self.headers["id_len"].astype(np.int64))
 
 
 def byte_rows(array: npt.NDArray[np.generic]) -> U8:
@@ -134,7 +151,7 @@ def decode(spec: TableSpec, keys: U64, records: Records, order: I64 | None = Non
             orders = np.zeros(n, ORDER)
             orders["time_ms"] = NO_TIME
             gather_fixed(records.data, body_at, found, 0, byte_rows(orders.reshape(n, 1)))
-            values = _gather(records.data, body_at + ORDER_BYTES, found, lengths)
+            values = gather(records.data, body_at + ORDER_BYTES, found, lengths)
         empty = np.zeros((n, 0), np.float32)
         return Block(headers, found, empty, empty, entries, entry_bounds, records.data, id_at, stored, values, orders)
     vectors = np.empty((n, spec.dim), np.float32)
@@ -204,11 +221,15 @@ def values_of(block: Block) -> Values:
 
 
 def _entries(data: U8, at: I64, found: Bool, lengths: I64) -> tuple[I64, I64]:
-    raw = _gather(data, at, found, ENTRY_BYTES * lengths)
+    raw = gather(data, at, found, ENTRY_BYTES * lengths)
     return raw.data.view(np.int64).reshape(-1, 4), raw.offsets // ENTRY_BYTES
 
 
-def _gather(data: U8, at: I64, chosen: Bool, lengths: I64) -> Ragged:
+def gather(data: U8, at: I64, chosen: Bool, lengths: I64) -> Ragged:
+    """n byte strings of lengths (n,), each from data[at[i]:] where chosen[i], else empty.
+
+    An element that is not chosen has length 0.
+    """
     offsets = np.zeros(len(at) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     out = np.empty(offsets[-1], np.uint8)

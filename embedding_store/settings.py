@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 
@@ -23,3 +25,8 @@ class RedisSettings(BaseModel):
     tls_cert_file: str = ""
     tls_key_file: str = ""
     timeout_s: float = Field(5.0, gt=0, description="of connecting and of each reply; past it the call is an error")
+    backend: Literal["auto", "stock", "module"] = Field(
+        "auto",
+        description="auto: the one that keeps the store; for a new store the module where all servers have it loaded, "
+        "else stock, which needs no module",
+    )

@@ -64,27 +64,42 @@ class ShardMeta:
 
 def judge(meta: ShardMeta, flush: Flush, place: str) -> Outcome:
     """Whether the flush is to be applied; `place` names the shard in messages. Raises GenerationError, BadRequest."""
-    if flush.generation < meta.generation:
-        raise GenerationError(
-            f"{place} is at store generation {meta.generation}, the call at {flush.generation}: the store was restored "
-            "or rewound; drop local state, read generation() and the offsets again"
-        )
-    if flush.generation > meta.generation:
-        raise GenerationError(
-            f"{place} is at store generation {meta.generation}, below the call's {flush.generation}: it was rewound "
-            "alone; raise_generation() and read the offsets again"
-        )
+    if flush.generation != meta.generation:
+        raise other_generation(place, meta.generation, flush.generation)
     offsets = meta.offsets
     if all(r.source in offsets and offsets[r.source] >= r.stop for r in flush.ranges):
         return "duplicate"
     if all(offsets.get(r.source) == r.start for r in flush.ranges):
         if meta.clock + flush.events >= MAX_CLOCK:
-            raise BadRequest(
-                f"the clock of {place} is {meta.clock}: {flush.events} events more don't fit 53 bits; "
-                "send the number of usable events in the ranges"
-            )
+            raise clock_full(place, meta.clock, flush.events)
         return "applied"
     return "conflict"
+
+
+def other_generation(place: str, stored: int, given: int) -> GenerationError:
+    """A call of generation `given` came to a shard of another."""
+    if given < stored:
+        return GenerationError(
+            f"{place} is at store generation {stored}, the call at {given}: the store was restored or rewound; drop "
+            "local state, read generation() and the offsets again"
+        )
+    return GenerationError(
+        f"{place} is at store generation {stored}, below the call's {given}: it was rewound alone; raise_generation() "
+        "and read the offsets again"
+    )
+
+
+def clock_full(place: str, clock: int, events: int) -> BadRequest:
+    """A call would bring a clock to MAX_CLOCK."""
+    return BadRequest(
+        f"the clock of {place} is {clock}: {events} events more don't fit 53 bits; "
+        "send the number of usable events in the ranges"
+    )
+
+
+def other_offset(place: str, source: Source, stored: int | None, expected: int | None) -> SeekConflict:
+    """A compare-and-set of an offset found another value than expected; None: unset."""
+    return SeekConflict(f"offset of source {source} in {place} is {stored}, expected {expected}")
 
 
 def stamp(spec: TableSpec, meta: ShardMeta, flush: Flush) -> int:
@@ -116,7 +131,7 @@ def jump(meta: ShardMeta, source: Source, expected: int | None, new: int, reason
     """The shard after a seek. Raises SeekConflict. A first offset skips nothing that was ever owed."""
     stored = meta.offsets.get(source)
     if stored != expected:
-        raise SeekConflict(f"offset of source {source} in {place} is {stored}, expected {expected}")
+        raise other_offset(place, source, stored, expected)
     return replace(
         meta,
         skipped=meta.skipped + (max(0, new - stored) if stored is not None else 0),

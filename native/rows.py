@@ -106,6 +106,13 @@ def gather_fixed(data: U8, at: I64, found: Bool, skip: int, out: U8) -> None:
             copy(out[i], 0, data, at[i] + skip, out.shape[1])
 
 
+@njit(types.void(_READ_U8_2, _READ_I64, _U8_2), cache=True, nogil=True)
+def scatter_rows(rows: U8, at: I64, out: U8) -> None:
+    """out[at[k]] = rows[k]. rows (m, bytes), at (m,), out (n, bytes)."""
+    for k in range(at.shape[0]):
+        copy(out[at[k]], 0, rows[k], 0, rows.shape[1])
+
+
 @njit(types.void(_READ_U8, _READ_I64, _READ_BOOL, _READ_I64, types.uint8[::1]), cache=True, nogil=True)
 def gather_ragged(data: U8, at: I64, chosen: Bool, offsets: I64, out: U8) -> None:
     """out[offsets[i]:offsets[i + 1]] = so many bytes of data from at[i] on, where chosen[i]. offsets (n + 1,)."""

@@ -34,7 +34,7 @@ from embedding_store.redis_store.replies import DamagedStream, Replies, RowRepli
 from embedding_store.redis_store.resp import Buffer, pack
 from embedding_store.settings import RedisSettings
 
-__all__ = ["Address", "Moved", "Refusal", "Wire", "address_of", "slot_of"]
+__all__ = ["MODULE_REMEDY", "Address", "Moved", "Refusal", "Wire", "address_of", "error_of", "slot_of"]
 
 Refusal = ResponseError
 """An error reply, as a value: the replies behind it on the wire have still to be read."""
@@ -44,6 +44,8 @@ _parse_url: Any = parse_url
 _Tcp: Any = Connection
 _Tls: Any = SSLConnection
 _Unix: Any = UnixDomainSocketConnection
+
+MODULE_REMEDY = "`python -m native.redis_module.compiler PATH` builds it, --loadmodule PATH starts a server with it"
 
 _TRANSIENT = ("MISCONF", "NOREPLICAS", "LOADING", "MASTERDOWN", "UNBLOCKED", "BUSY")
 
@@ -105,6 +107,10 @@ class Wire:
         """The next reply; an error reply is returned, as a Refusal. Raises StoreUnavailable on silence or loss."""
         return self._received(self._replies.take)
 
+    def read_blobs(self) -> Any:
+        """As `read`, with strings as (bytes,) uint8 arrays, received in place; see `Replies.take_blobs`."""
+        return self._received(self._replies.take_blobs)
+
     def read_rows(self, rows: RowReplies, n: int) -> None:
         """Add the next reply, to HMGET of n fields, to `rows`. Raises as `checked` does, and StoreUnavailable."""
         self.checked([self._received(lambda: self._replies.take_rows(rows, n))])
@@ -136,7 +142,7 @@ class Wire:
         """The replies, unless one is a refusal: then the first is raised as an error of the store."""
         for reply in replies:
             if isinstance(reply, ResponseError):
-                raise _error(reply, self.address) from reply
+                raise error_of(reply, self.address) from reply
         return replies
 
     def stale(self) -> bool:
@@ -158,7 +164,8 @@ class Wire:
             self._connection.disconnect()
 
 
-def _error(refusal: ResponseError, address: Address) -> StoreError:
+def error_of(refusal: ResponseError, address: Address) -> StoreError:
+    """An error reply as an error of the store."""
     text = str(refusal)
     if isinstance(refusal, MovedError):
         return Moved(f"{address}: slot moved to {refusal.node_addr}")
@@ -169,6 +176,8 @@ def _error(refusal: ResponseError, address: Address) -> StoreError:
     transient = (ReadOnlyError, AskError, TryAgainError, ClusterDownError, MasterDownError, ExecAbortError)
     if isinstance(refusal, transient) or text.startswith(_TRANSIENT):
         return StoreUnavailable(f"{address} refuses for now: {type(refusal).__name__} {text}")
+    if text.startswith("unknown command 'TOW."):  # redis-py leaves ERR out
+        return StoreMisconfigured(f"{address} does not have the module loaded that keeps the store: {MODULE_REMEDY}")
     return StoreMisconfigured(f"{address} answered: {text}")
 
 

@@ -8,13 +8,13 @@ import numpy as np
 
 from embedding_store.change_set import change_set, positions, reaches_back
 from embedding_store.contract import U64, Changes, Cursor
-from embedding_store.records import Records
+from embedding_store.records import Records, decode
 from embedding_store.redis_store import shard_meta
 from embedding_store.redis_store.client import Wire
 from embedding_store.redis_store.keys import ShardKeys, shard_keys
 from embedding_store.redis_store.replies import RowReplies, row_bytes
 from embedding_store.redis_store.resp import chunks, hmget, pack
-from embedding_store.redis_store.session import Session
+from embedding_store.redis_store.session import Session, table_run
 from embedding_store.redis_store.steady import steady_reads
 from embedding_store.shard import ShardMeta
 from embedding_store.spec import TableSpec
@@ -27,7 +27,7 @@ def read_changes(session: Session, spec: TableSpec, cursor: Cursor | None) -> Ch
     """As `EmbeddingStore.changes`. Feed positions are read before rows: what moves in between is named again."""
     shards = [shard_keys(spec.name, s) for s in range(spec.shards)]
     wires = [session.shared(keys.feed) for keys in shards]
-    run = table_run(wires)
+    run = table_run([wire.run_id for wire in wires])
     at = positions(spec, run, cursor)
     if at is None:
         return _scan(spec, run, shards, wires)
@@ -51,8 +51,9 @@ def read_changes(session: Session, spec: TableSpec, cursor: Cursor | None) -> Ch
         named.append(np.unique(np.frombuffer(blob, "<u8")))
     if not whole:
         return _scan(spec, run, shards, wires)
-    stored = read_rows(spec, shards, wires, named)
-    return change_set(spec, run, metas, np.concatenate(named), stored, rescan=False)
+    keys = np.concatenate(named)
+    block = decode(spec, keys, read_rows(spec, shards, wires, named), with_state=False)
+    return change_set(spec, run, metas, keys, block, rescan=False)
 
 
 def read_rows(
@@ -80,12 +81,6 @@ def read_rows(
     return rows.records()
 
 
-def table_run(wires: Sequence[Wire]) -> str:
-    """Identity of the server runs behind a table's shards: one id, or one per shard where they differ."""
-    runs = [wire.run_id for wire in wires]
-    return runs[0] if len(set(runs)) == 1 else "|".join(runs)
-
-
 def _scan(spec: TableSpec, run: str, shards: Sequence[ShardKeys], wires: Sequence[Wire]) -> Changes:
     for keys, wire in zip(shards, wires, strict=True):
         wire.send([pack("HMGET", keys.meta, *shard_meta.NUMBERS)])
@@ -106,4 +101,5 @@ def _scan(spec: TableSpec, run: str, shards: Sequence[ShardKeys], wires: Sequenc
         records = [records[i] for i in first]
     else:
         keys_read = np.frombuffer(b"".join(found), "<u8")
-    return change_set(spec, run, metas, keys_read, Records.of(records), rescan=True)
+    block = decode(spec, keys_read, Records.of(records), with_state=False)
+    return change_set(spec, run, metas, keys_read, block, rescan=True)

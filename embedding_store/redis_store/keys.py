@@ -1,5 +1,7 @@
 """Names of everything a store keeps in Redis. The part in braces is the Cluster hash tag: what moves together.
 
+Of a store kept by the stock backend, per shard:
+
 towline:{<table>:<shard>}:rows     HASH    8-byte little-endian key → row record (native.rows)
 towline:{<table>:<shard>}:meta     HASH    generation, clock, event_time_ms, produced_ms, skipped, seeks, last_seek,
                                            feed, offset:<topic id>:<partition>
@@ -8,10 +10,18 @@ towline:{<table>:<shard>}:feed     STREAM  entry <n>-0, n = 1, 2, …: one field
 towline:{<table>:<shard>}:updates, stubs, evicted, forgotten
                                    ZSET    8-byte key → score; see embedding_store.eviction. Only while they have keys
 towline:{<table>:<shard>}:lock     STRING  queue of writers under contention, with a TTL
+
+Of a store kept by the module, per shard:
+
+towline:{<table>:<shard>}          TOWLINE-TB    all of it
+
+Of both:
+
 towline:{<table>}:spec             STRING  the declaration, JSON
 towline:{store}:tables             SET     names of tables
 towline:{store}:generation         STRING
 towline:{store}:model              STRING  the published model document
+towline:{store}:backend            STRING  stock or module; see embedding_store.redis_store.backend
 """
 
 from __future__ import annotations
@@ -21,6 +31,7 @@ from typing import NamedTuple
 TABLES = b"towline:{store}:tables"
 GENERATION = b"towline:{store}:generation"
 MODEL = b"towline:{store}:model"
+BACKEND = b"towline:{store}:backend"
 
 
 class ShardKeys(NamedTuple):
@@ -44,8 +55,13 @@ class ShardKeys(NamedTuple):
 
 def shard_keys(table: str, shard: int) -> ShardKeys:
     """Keys of shard `shard` of `table`."""
-    tag = f"towline:{{{table}:{shard}}}:"
-    return ShardKeys(*(f"{tag}{part}".encode() for part in ShardKeys._fields))
+    tag = module_key(table, shard)
+    return ShardKeys(*(b"%b:%b" % (tag, part.encode()) for part in ShardKeys._fields))
+
+
+def module_key(table: str, shard: int) -> bytes:
+    """The one key of a shard that the module keeps."""
+    return f"towline:{{{table}:{shard}}}".encode()
 
 
 def spec_key(table: str) -> bytes:

@@ -21,8 +21,12 @@ from native.rows import ENTRY_BYTES, HEADER_BYTES
 READ_BYTES = 1 << 18
 KEPT_BYTES = 1 << 22
 """A connection at rest holds no more, whatever the largest reply was."""
-ARRAY = ord("*")
+ARRAY, BULK = ord("*"), ord("$")
+LF = ord("\n")
 
+
+LINE_BYTES = 64
+"""More than the first line of an array or a string has; what is received ahead of a string, and so copied, is less."""
 
 FRAME_BYTES = 16
 """Of a row's frame in a reply."""
@@ -67,17 +71,67 @@ class Replies:
         self._taken_to(end)
         return None
 
+    def take_blobs(self) -> Any:
+        """The next reply, its strings as (bytes,) uint8 arrays of their own; raises as `take` does.
+
+        A string is received into its array; only what came along with its length is copied. For replies of few strings.
+        Errors, numbers and nil are as from `take`.
+        """
+        line_end = self._line()
+        kind = self._data[self._start]
+        if kind not in (ARRAY, BULK):
+            return self.take()
+        n = int(self._data[self._start + 1 : line_end - 2].tobytes())
+        self._taken_to(line_end)
+        if kind == ARRAY:
+            return None if n < 0 else [self.take_blobs() for _ in range(n)]
+        return None if n < 0 else self._blob(n)
+
+    def _blob(self, size: int) -> U8:
+        blob: U8 = np.empty(size, np.uint8)
+        here = min(size, self._end - self._start)
+        blob[:here] = self._data[self._start : self._start + here]
+        self._taken_to(self._start + here)
+        rest = blob[here:].data
+        while len(rest):
+            received = self._receive_into(rest)
+            if received == 0:
+                raise ConnectionError("connection closed by the server")
+            rest = rest[received:]
+        while self._end - self._start < 2:
+            self._receive(LINE_BYTES)
+        if self._data[self._start : self._start + 2].tobytes() != b"\r\n":
+            raise DamagedStream(f"a string of {size} bytes does not end where it says")
+        self._taken_to(self._start + 2)
+        return blob
+
+    def _line(self) -> int:
+        """Receive until the next reply's first line is whole, or LINE_BYTES of it; where it ends."""
+        while True:
+            line = self._data[self._start : min(self._end, self._start + LINE_BYTES)]
+            ends = np.flatnonzero(line == LF)
+            if len(ends):
+                return self._start + int(ends[0]) + 1
+            if len(line) == LINE_BYTES:
+                return self._start + LINE_BYTES  # an error's sentence: no length takes so many digits
+            self._receive(LINE_BYTES)
+
+    def _receive(self, at_most: int = READ_BYTES) -> int:
+        """Receive what comes next; by how much what is here moved towards the beginning."""
+        moved = self._make_room()
+        received = self._receive_into(self._data[self._end : self._end + at_most].data)
+        if received == 0:
+            raise ConnectionError("connection closed by the server")
+        self._end += received
+        return moved
+
     def _whole(self) -> int:
         """Receive until the next reply is whole; where it ends."""
         at, pending = skip_replies(self._data, self._start, self._end, 1)
         while pending:
             if pending == DAMAGED:
                 raise DamagedStream(f"byte {int(self._data[at])} begins no reply in RESP2")
-            moved = self._make_room()
-            received = self._receive_into(self._data[self._end :].data)
-            if received == 0:
-                raise ConnectionError("connection closed by the server")
-            self._end += received
+            moved = self._receive(len(self._data))
             at, pending = skip_replies(self._data, at - moved, self._end, pending)
         return int(at)
 

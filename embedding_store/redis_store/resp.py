@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from embedding_store.contract import U64
 from embedding_store.merge import Merged
+from embedding_store.records import U8
 from native.rows import FIELD_FRAME, encode_fields
 
 CHUNK = 16_384
@@ -16,11 +19,20 @@ Buffer = bytes | memoryview
 
 def pack(*arguments: bytes | str | int) -> bytes:
     """One command."""
-    parts = [b"*%d\r\n" % len(arguments)]
-    for argument in arguments:
-        data = argument if isinstance(argument, bytes) else str(argument).encode()
-        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    return b"".join(parts)
+    return b"*%d\r\n%b" % (len(arguments), _arguments(arguments))
+
+
+def framed(head: Sequence[bytes | str | int], size: int, tail: Sequence[bytes | str | int] = ()) -> tuple[U8, U8]:
+    """(a command, the `size` bytes of it that the caller writes): arguments `head`, those bytes, `tail`.
+
+    So that what is large is written once, where it is sent from.
+    """
+    before = b"*%d\r\n%b$%d\r\n" % (len(head) + 1 + len(tail), _arguments(head), size)
+    after = b"\r\n" + _arguments(tail)
+    command: U8 = np.empty(len(before) + size + len(after), np.uint8)
+    command[: len(before)] = np.frombuffer(before, np.uint8)
+    command[len(before) + size :] = np.frombuffer(after, np.uint8)
+    return command, command[len(before) : len(before) + size]
 
 
 def chunks(n: int) -> list[int]:
@@ -56,6 +68,14 @@ def _with_fields(command: bytes, key: bytes, fields: U64) -> list[bytes]:
         encode_fields(chunk, arguments)
         commands.append(_head(command, key, len(chunk)) + arguments.tobytes())
     return commands
+
+
+def _arguments(arguments: Sequence[bytes | str | int]) -> bytes:
+    parts = []
+    for argument in arguments:
+        data = argument if isinstance(argument, bytes) else str(argument).encode()
+        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(parts)
 
 
 def _head(command: bytes, key: bytes, arguments: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TypeVar
 
@@ -64,3 +64,8 @@ def routed(nodes: Nodes, call: Callable[[Session], T]) -> T:
         except Moved:
             continue
     raise StoreUnavailable(f"the cluster's slots moved {REROUTES} times during one call; retry")
+
+
+def table_run(runs: Sequence[str]) -> str:
+    """Identity of the server runs (one each) behind a table's shards: one id, or one per shard where they differ."""
+    return runs[0] if len(set(runs)) == 1 else "|".join(runs)

@@ -3,48 +3,32 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar
 
-from embedding_store.admission import taken_by_others
-from embedding_store.contract import (
-    U32,
-    U64,
-    Bool,
-    Changes,
-    Cursor,
-    Flush,
-    Histories,
-    Rows,
-    ShardReply,
-    ShardStatus,
-    Source,
-    Values,
-)
+from embedding_store.contract import U64, Changes, Cursor, Flush, ShardReply, ShardStatus, Source
 from embedding_store.decay import decay_read, decays
-from embedding_store.declarations import check_same, from_json, to_json
-from embedding_store.errors import UnknownTable
 from embedding_store.eviction import INDEXES
 from embedding_store.flush_parts import Part, by_shard, parts_of
-from embedding_store.records import Block, Records, decode, histories_of, rows_of, values_of
-from embedding_store.redis_store import shard_meta, waiting
+from embedding_store.records import Block, Records, decode
+from embedding_store.redis_store import shard_meta
+from embedding_store.redis_store.backend import Backend
 from embedding_store.redis_store.client import Moved
 from embedding_store.redis_store.contention import until_committed
 from embedding_store.redis_store.feed import read_changes, read_rows
-from embedding_store.redis_store.keys import GENERATION, MODEL, TABLES, ShardKeys, shard_keys, spec_key
+from embedding_store.redis_store.keys import ShardKeys, shard_keys
+from embedding_store.redis_store.registered import Declared, RegisteredStore, place_of
 from embedding_store.redis_store.resp import pack
-from embedding_store.redis_store.server import parse_info
 from embedding_store.redis_store.session import Session, routed
 from embedding_store.redis_store.steady import steady_reads
-from embedding_store.redis_store.topology import Nodes
 from embedding_store.redis_store.transaction import ShardTransaction, update_meta, watch_meta
+from embedding_store.redis_store.waiting import wait, xread
 from embedding_store.settings import RedisSettings
 from embedding_store.shard import jump
 from embedding_store.spec import TableSpec
-from embedding_store.standing import standings
-from embedding_store.validation import checked_flush, checked_identities, checked_keys, checked_seek, checked_watch
-from native.ragged import Ragged
+from embedding_store.standing import Standings, standings
+from embedding_store.validation import checked_flush, checked_seek, checked_watch
 
 WAVE = 16
 """Shards whose transactions are under way at once, each on a connection of its own."""
@@ -54,85 +38,15 @@ CROWDED_CALLS = 32
 and the server works for the other writer meanwhile. With two writers a quarter more rows a second than in waves."""
 
 
-class RedisStore:
-    """`EmbeddingStore` on a stock Redis ≥ 7.0 or Valkey: one server, Sentinels or a Cluster. Thread-safe.
+class RedisStore(RegisteredStore):
+    """`EmbeddingStore` on a stock Redis ≥ 7.0 or Valkey: one server, Sentinels or a Cluster. Thread-safe."""
 
-    Nothing is retried here except what lost a race or a Cluster slot: after StoreUnavailable only the caller knows
-    whether its state still fits, so it reads the offsets and decides.
-    """
+    backend: ClassVar[Backend] = "stock"
 
     def __init__(self, settings: RedisSettings) -> None:
         """Connect and check the server. Raises StoreMisconfigured, StoreUnavailable."""
-        self._nodes = Nodes(settings)
-        self._timeout_s = settings.timeout_s
-        self._clustered = settings.cluster
+        super().__init__(settings)
         self._crowded = 0  # calls to come that expect other writers; a guess, so threads may race on it
-        self._specs: dict[str, TableSpec] = {}
-        self._lock = threading.Lock()
-        routed(self._nodes, lambda s: [s.node(node) for node in self._nodes.masters()])
-
-    def create(self, spec: TableSpec) -> None:
-        """As the contract says."""
-        key = spec_key(spec.name)
-        given = to_json(spec)
-        stored = routed(self._nodes, lambda s: s.shared(key).ask(pack("SET", key, given, "NX"), pack("GET", key))[1])
-        check_same(from_json(stored, spec.name), spec)
-        routed(self._nodes, lambda s: s.shared(TABLES).call("SADD", TABLES, spec.name))
-        # A shard is born at the store's generation, read before and after, so that a rise in between isn't missed.
-        generation = -1
-        while generation != self.generation():
-            generation = self.generation()
-            self._set_generation(spec, generation)
-
-    def spec(self, table: str) -> TableSpec:
-        """As the contract says."""
-        with self._lock:
-            known = self._specs.get(table)
-        if known is not None:
-            return known
-        key = spec_key(table)
-        stored = routed(self._nodes, lambda s: s.shared(key).call("GET", key))
-        if stored is None:
-            raise UnknownTable(f"no table '{table}' in this store; create() it first")
-        spec = from_json(stored, table)
-        with self._lock:
-            return self._specs.setdefault(table, spec)
-
-    def generation(self) -> int:
-        """As the contract says."""
-        return int(routed(self._nodes, lambda s: s.shared(GENERATION).call("GET", GENERATION)) or 0)
-
-    def raise_generation(self) -> int:
-        """As the contract says. Repeat it if it is interrupted."""
-        generation, tables = routed(
-            self._nodes, lambda s: s.shared(GENERATION).ask(pack("INCR", GENERATION), pack("SMEMBERS", TABLES))
-        )
-        for table in tables:
-            self._set_generation(self.spec(table.decode()), generation)
-        return int(generation)
-
-    def lookup(self, table: str, keys: U64, *, with_state: bool = False) -> Rows:
-        """As the contract says. One round trip."""
-        spec = self.spec(table)
-        block = self._read(spec, checked_keys(spec, keys, "lookup"), with_state=with_state)
-        return rows_of(block, with_state=with_state)
-
-    def histories(self, table: str, keys: U64) -> Histories:
-        """As the contract says. One round trip."""
-        spec = self.spec(table)
-        return histories_of(self._read(spec, checked_keys(spec, keys, "histories"), with_state=False))
-
-    def values(self, table: str, keys: U64) -> Values:
-        """As the contract says. One round trip."""
-        spec = self.spec(table)
-        return values_of(self._read(spec, checked_keys(spec, keys, "values"), with_state=False))
-
-    def taken(self, table: str, keys: U64, checks: U32, ids: Ragged) -> Bool:
-        """As the contract says. One round trip."""
-        spec = self.spec(table)
-        keys, checks, ids = checked_identities(spec, keys, checks, ids)
-        block = self._read(spec, keys, with_state=False)
-        return taken_by_others(block, standings(block), checks, ids)
 
     def apply(self, table: str, flush: Flush) -> tuple[ShardReply, ...]:
         """As the contract says. Two round trips where no other writer comes between."""
@@ -158,7 +72,7 @@ class RedisStore:
         spec = self.spec(table)
         checked_seek(spec, shard, source, new, reason)
         keys = shard_keys(table, shard)
-        place = _place(spec, shard)
+        place = place_of(spec.name, shard)
 
         def attempt(session: Session) -> bool | None:
             old = watch_meta(session, keys)
@@ -180,34 +94,11 @@ class RedisStore:
         """As the contract says. Occupies a connection of its own while it blocks."""
         checked_watch(tables, cursors)
         specs = [self.spec(table) for table in tables]
-        if self._clustered:
-            return routed(self._nodes, lambda s: waiting.wait_in_cluster(s, specs, cursors, timeout_s))
         # half the time-out of replies, within which a blocking command has to answer too
-        return routed(self._nodes, lambda s: waiting.wait(s, specs, cursors, timeout_s, self._timeout_s / 2))
+        longest_s = None if self._clustered else self._timeout_s / 2
+        return routed(self._nodes, lambda s: wait(s, specs, cursors, timeout_s, _feed, xread, longest_s))
 
-    def run_id(self) -> str:
-        """As the contract says; in a Cluster, of all masters in the order of their slots."""
-
-        def ask(session: Session) -> str:
-            wires = [session.node(node) for node in self._nodes.masters()]
-            return "|".join(parse_info(wire.call("INFO", "server"))["run_id"] for wire in wires)
-
-        return routed(self._nodes, ask)
-
-    def publish_model(self, document: bytes) -> None:
-        """As the contract says."""
-        routed(self._nodes, lambda s: s.shared(MODEL).call("SET", MODEL, bytes(document)))
-
-    def published_model(self) -> bytes | None:
-        """As the contract says."""
-        document: bytes | None = routed(self._nodes, lambda s: s.shared(MODEL).call("GET", MODEL))
-        return document
-
-    def close(self) -> None:
-        """As the contract says."""
-        self._nodes.drop()
-
-    def _read(self, spec: TableSpec, keys: U64, *, with_state: bool) -> Block:
+    def _read(self, spec: TableSpec, keys: U64, *, with_state: bool) -> tuple[Block, Standings]:
         order, starts = by_shard(keys, spec.shards)
         ordered = keys[order]
         mine = [ordered[starts[s] : starts[s + 1]] for s in range(spec.shards)]
@@ -221,7 +112,7 @@ class RedisStore:
         block = decode(spec, keys, records, order, with_state=with_state)
         if clocks is not None:
             decay_read(spec, block, keys, clocks)
-        return block
+        return block, standings(block)
 
     def _apply_wave(self, spec: TableSpec, flush: Flush, parts: list[Part], shards: range) -> list[ShardReply | None]:
         """1. All shards read. 2. All decide, so that a refusal comes before any write. 3. All write. 4. All finish.
@@ -230,8 +121,9 @@ class RedisStore:
         """
         try:
             with Session(self._nodes) as session:
+                table = spec.name
                 wave = [
-                    ShardTransaction.on(session, spec, shard_keys(spec.name, s), _place(spec, s), parts[s], flush)
+                    ShardTransaction.on(session, spec, shard_keys(table, s), place_of(table, s), parts[s], flush)
                     for s in shards
                 ]
                 for transaction in wave:
@@ -246,7 +138,7 @@ class RedisStore:
 
     def _apply_alone(self, spec: TableSpec, flush: Flush, part: Part, shard: int) -> ShardReply:
         keys = shard_keys(spec.name, shard)
-        place = _place(spec, shard)
+        place = place_of(spec.name, shard)
 
         def attempt(session: Session) -> ShardReply | None:
             transaction = ShardTransaction.on(session, spec, keys, place, part, flush)
@@ -257,10 +149,10 @@ class RedisStore:
 
         return until_committed(self._nodes, keys.lock, self._timeout_s, place, attempt, failed=1)
 
-    def _set_generation(self, spec: TableSpec, generation: int) -> None:
-        for shard in range(spec.shards):
-            keys = shard_keys(spec.name, shard)
-            place = _place(spec, shard)
+    def _raise_shards(self, table: Declared, generation: int) -> None:
+        for shard in range(table.spec.shards):
+            keys = shard_keys(table.spec.name, shard)
+            place = place_of(table.spec.name, shard)
 
             def attempt(session: Session, keys: ShardKeys = keys, place: str = place) -> bool | None:
                 old = watch_meta(session, keys)
@@ -270,8 +162,8 @@ class RedisStore:
             until_committed(self._nodes, keys.lock, self._timeout_s, place, attempt)
 
 
-def _place(spec: TableSpec, shard: int) -> str:
-    return f"shard {shard} of table '{spec.name}'"
+def _feed(table: str, shard: int) -> bytes:
+    return shard_keys(table, shard).feed
 
 
 def _status(session: Session, spec: TableSpec) -> tuple[ShardStatus, ...]:

@@ -1,0 +1,80 @@
+"""Calling many shards at once: all are asked before the first answer is read, and all answers are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from embedding_store.errors import StoreError, StoreFull, StoreUnavailable
+from embedding_store.module_store.refusals import is_missing, refused
+from embedding_store.redis_store.client import Moved, Refusal, Wire
+from embedding_store.redis_store.keys import module_key
+from embedding_store.redis_store.registered import place_of
+from embedding_store.redis_store.resp import Buffer
+from embedding_store.redis_store.session import REROUTES, Session
+from embedding_store.redis_store.topology import Nodes
+
+
+class Answer(NamedTuple):
+    """What one shard said."""
+
+    run_id: str  # of the server that answered
+    replies: list[Any]  # to its commands, in order
+
+
+Request = Callable[[int], Sequence[Buffer]]
+"""Shard → its commands, one buffer each. Made when they are sent, and again if the shard has to be asked again."""
+
+
+def ask_shards(
+    nodes: Nodes,
+    table: str,
+    shards: Sequence[int],
+    request: Request,
+    read: Callable[[Wire], Any] = Wire.read_blobs,
+    make: Callable[[Sequence[int]], None] | None = None,
+) -> dict[int, Answer]:
+    """Answers of `shards`, each asked on the wire of its node.
+
+    A shard whose Cluster slot has moved is asked again, and so, once, is one whose key the server has lost, after
+    `make`; a shard that has answered is not. After a refusal by some shards all replies have been read: the others have
+    done what they were asked. Raises the first refusal, StoreUnavailable.
+    """
+    answers: dict[int, Answer] = {}
+    made: set[int] = set()
+    asked = list(shards)
+    for _ in range(REROUTES):
+        moved: list[int] = []
+        lost: list[int] = []
+        faults: list[StoreError] = []
+        with Session(nodes) as session:
+            wires = {shard: session.shared(module_key(table, shard)) for shard in asked}
+            sent: dict[int, int] = {}
+            for shard, wire in wires.items():
+                commands = request(shard)
+                wire.send(commands)
+                sent[shard] = len(commands)
+            replies = {shard: [read(wire) for _ in range(sent[shard])] for shard, wire in wires.items()}
+        for shard, wire in wires.items():
+            refusal = next((reply for reply in replies[shard] if isinstance(reply, Refusal)), None)
+            if refusal is None:
+                answers[shard] = Answer(wire.run_id, replies[shard])
+                continue
+            fault = refused(refusal, place_of(table, shard), wire.address)
+            if isinstance(fault, Moved):
+                moved.append(shard)
+            elif make is not None and is_missing(refusal) and shard not in made:
+                lost.append(shard)
+            else:
+                faults.append(fault)
+        if moved or any(isinstance(f, StoreUnavailable) and not isinstance(f, StoreFull) for f in faults):
+            nodes.drop()
+        if faults:
+            raise faults[0]
+        if make is not None and lost:
+            make(lost)
+            made.update(lost)
+        asked = moved + lost
+        if not asked:
+            return answers
+    raise StoreUnavailable(f"the cluster's slots moved {REROUTES} times during one call; retry")
