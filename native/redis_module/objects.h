@@ -20,8 +20,7 @@ struct object {
     int64_t score;            /* in the list of its standing; 0 for rows of a table that keeps no list of them */
     struct fence fence;        /* if fenced */
     const unsigned char *id;      /* record.id_length bytes */
-    const any_f32 *values;        /* ROW of an embedding or dense table: `values_size` = dim + state_dim. Else NULL */
-    uint32_t values_size;
+    const any_f32 *values;        /* ROW of an embedding or dense table: dim + state_dim. Else NULL */
     const struct entry *entries;  /* ROW of a sequence table: record.entries, rising. Else NULL */
     struct place place;           /* ROW of a record table: of the value */
     const unsigned char *value;   /* ROW of a record table: record.entries bytes. Else NULL */

@@ -250,14 +250,11 @@ static bool fits_learning(const struct spec *s, struct fault *fault)
 static bool keep_declaration(struct spec *out, const char *text, size_t length, struct allocator *allocator,
                              struct fault *fault)
 {
-    out->declaration = NULL;
-    out->declaration_size = 0;
-    if (!length)
-        return true;
-    out->declaration = allocator_take(allocator, length);
+    out->declaration = allocator_take(allocator, length + 1);
     if (!out->declaration)
         return fault_set(fault, FAULT_MEMORY, "no memory for a declaration of %zu bytes", length);
     memcpy(out->declaration, text, length);
+    out->declaration[length] = 0;
     out->declaration_size = length;
     return true;
 }
@@ -294,7 +291,8 @@ bool spec_parse(struct spec *out, size_t count, const char *const *names, const 
 
 void spec_close(struct spec *s, struct allocator *allocator)
 {
-    allocator_give(allocator, s->declaration, s->declaration_size);
+    if (s->declaration)
+        allocator_give(allocator, s->declaration, s->declaration_size + 1);
     s->declaration = NULL;
     s->declaration_size = 0;
 }
@@ -305,7 +303,7 @@ static const char *text_of(const struct spec *s, const struct field *f, char num
     const void *at = (const char *)s + f->at;
     switch (f->form) {
     case TEXT:
-        return s->declaration_size ? s->declaration : "";
+        return s->declaration;
     case CHOICE:
         return f->choices[*(const int32_t *)at];
     case I64:
@@ -329,7 +327,7 @@ static const char *text_of(const struct spec *s, const struct field *f, char num
 
 static size_t length_of(const struct spec *s, const struct field *f, const char *text)
 {
-    return f->form == TEXT ? s->declaration_size : strlen(text); /* of a declaration, which has no 0 at its end */
+    return f->form == TEXT ? s->declaration_size : strlen(text); /* a declaration may have a 0 in it */
 }
 
 /* Adds to the sentence in `text` as far as there is room. */
@@ -352,8 +350,8 @@ static void add_difference(char *text, size_t room, const struct spec *a, const 
         at++;
     size_t from = at < 12 ? 0 : at - 12, rest_a = a->declaration_size - from, rest_b = b->declaration_size - from;
     add(text, room, "%sdeclaration at byte %zu is '%.*s', given '%.*s'", *text ? "; " : "", at,
-        (int)(rest_a < 40 ? rest_a : 40), a->declaration ? a->declaration + from : "",
-        (int)(rest_b < 40 ? rest_b : 40), b->declaration ? b->declaration + from : "");
+        (int)(rest_a < 40 ? rest_a : 40), a->declaration + from,
+        (int)(rest_b < 40 ? rest_b : 40), b->declaration + from);
 }
 
 bool spec_same(const struct spec *stored, const struct spec *given, struct fault *fault)
@@ -366,7 +364,7 @@ bool spec_same(const struct spec *stored, const struct spec *given, struct fault
                 is);
     }
     if (stored->declaration_size != given->declaration_size ||
-        (stored->declaration_size && memcmp(stored->declaration, given->declaration, stored->declaration_size) != 0))
+        memcmp(stored->declaration, given->declaration, stored->declaration_size) != 0)
         add_difference(differences, sizeof differences, stored, given);
     if (!*differences)
         return true;

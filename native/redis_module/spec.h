@@ -41,7 +41,7 @@ struct spec {
     double l1, l2;
     int64_t admit_after, max_stubs, max_rows, ttl_ms, remember_events;
     int64_t evict_batch, max_evicted, max_forgotten;
-    char *declaration; /* held by whoever holds the spec */
+    char *declaration; /* declaration_size bytes and a 0, held by whoever holds the spec */
     size_t declaration_size;
 };
 
