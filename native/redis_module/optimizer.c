@@ -18,7 +18,13 @@ uint32_t optimizer_state_dim(int32_t kind, uint32_t dim)
     }
 }
 
-bool optimizer_moves(const float *gradient, uint32_t dim)
+void optimizer_add(float *restrict values, const any_f32 *restrict delta, uint32_t n)
+{
+    for (uint32_t j = 0; j < n; j++)
+        values[j] += delta[j];
+}
+
+bool optimizer_moves(const any_f32 *gradient, uint32_t dim)
 {
     for (uint32_t j = 0; j < dim; j++)
         if (gradient[j] != 0.0f)
@@ -26,19 +32,13 @@ bool optimizer_moves(const float *gradient, uint32_t dim)
     return false;
 }
 
-static void add(float *restrict w, const float *restrict g, uint32_t dim)
-{
-    for (uint32_t j = 0; j < dim; j++)
-        w[j] += g[j];
-}
-
-static void sgd(float *restrict w, const float *restrict g, uint32_t dim, float rate)
+static void sgd(float *restrict w, const any_f32 *restrict g, uint32_t dim, float rate)
 {
     for (uint32_t j = 0; j < dim; j++)
         w[j] -= rate * g[j];
 }
 
-static void adagrad(float *restrict w, float *restrict s, const float *restrict g, uint32_t dim, float rate,
+static void adagrad(float *restrict w, float *restrict s, const any_f32 *restrict g, uint32_t dim, float rate,
                     float epsilon)
 {
     for (uint32_t j = 0; j < dim; j++) {
@@ -48,7 +48,7 @@ static void adagrad(float *restrict w, float *restrict s, const float *restrict 
     }
 }
 
-static void rowwise_adagrad(float *restrict w, float *restrict s, const float *restrict g, uint32_t dim, float rate,
+static void rowwise_adagrad(float *restrict w, float *restrict s, const any_f32 *restrict g, uint32_t dim, float rate,
                             float epsilon)
 {
     double total = 0.0;
@@ -60,7 +60,7 @@ static void rowwise_adagrad(float *restrict w, float *restrict s, const float *r
         w[j] -= rate * g[j] / divisor;
 }
 
-static void adam(float *restrict w, float *restrict s, const float *restrict g, uint32_t dim, double rate,
+static void adam(float *restrict w, float *restrict s, const any_f32 *restrict g, uint32_t dim, double rate,
                  const struct optimizer *o)
 {
     if (!optimizer_moves(g, dim))
@@ -82,7 +82,7 @@ static void adam(float *restrict w, float *restrict s, const float *restrict g, 
     }
 }
 
-static const float *clip(const float *restrict g, uint32_t dim, double longest, float *restrict out)
+static const any_f32 *clip(const any_f32 *restrict g, uint32_t dim, double longest, float *restrict out)
 {
     double total = 0.0;
     for (uint32_t j = 0; j < dim; j++)
@@ -95,7 +95,7 @@ static const float *clip(const float *restrict g, uint32_t dim, double longest, 
     return out;
 }
 
-void optimizer_step(const struct optimizer *o, double rate, float *values, const float *gradient, uint32_t dim,
+void optimizer_step(const struct optimizer *o, double rate, float *values, const any_f32 *gradient, uint32_t dim,
                     float *clipped)
 {
     if (o->clip_norm > 0.0)
@@ -103,7 +103,7 @@ void optimizer_step(const struct optimizer *o, double rate, float *values, const
     float *state = values + dim;
     switch (o->kind) {
     case OPTIMIZER_ADD:
-        add(values, gradient, dim);
+        optimizer_add(values, gradient, dim);
         break;
     case OPTIMIZER_SGD:
         sgd(values, gradient, dim, (float)rate);

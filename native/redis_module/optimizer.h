@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "unaligned.h"
+
 enum optimizer_kind { OPTIMIZER_ADD, OPTIMIZER_SGD, OPTIMIZER_ADAGRAD, OPTIMIZER_ROWWISE_ADAGRAD, OPTIMIZER_ADAM };
 #define OPTIMIZER_KINDS 5
 
@@ -23,12 +25,15 @@ struct optimizer {
 uint32_t optimizer_state_dim(int32_t kind, uint32_t dim);
 
 /* Whether a gradient is not all zeros; NaN is not zero. O(1) for most that are not. */
-bool optimizer_moves(const float *gradient, uint32_t dim);
+bool optimizer_moves(const any_f32 *gradient, uint32_t dim);
 
-/* One step at learning rate `rate`. values: dim of the vector, then the state. clipped: dim floats of scratch, used if
- * clip_norm is set. Not finite in, not finite out. O(dim).
+/* values += delta; add of native/optimizers.py. delta at any address, and not in values. O(n). */
+void optimizer_add(float *restrict values, const any_f32 *restrict delta, uint32_t n);
+
+/* One step at learning rate `rate`. values: dim of the vector, then the state. gradient: at any address. clipped: dim
+ * floats of scratch, used if clip_norm is set. Not finite in, not finite out. O(dim).
  */
-void optimizer_step(const struct optimizer *o, double rate, float *values, const float *gradient, uint32_t dim,
+void optimizer_step(const struct optimizer *o, double rate, float *values, const any_f32 *gradient, uint32_t dim,
                     float *clipped);
 
 #endif

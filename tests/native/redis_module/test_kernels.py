@@ -47,13 +47,16 @@ def numba_step(kind, w, s, g, rate):
         optimizers.adam(w, s, g, rate, 0.9, 0.999, 1e-7)
 
 
-def module_step(library, kind, w, s, g, rate, clip_norm=0.0):
+def module_step(library, kind, w, s, g, rate, clip_norm=0.0, at=0):
+    """at: bytes by which the gradients are not aligned."""
     dim = w.shape[1]
     o, scratch, row = optimizer(kind, clip_norm), np.empty(dim, np.float32), np.empty(dim + s.shape[1], np.float32)
+    blob = bytes(at) + g.tobytes()
+    gradients = np.frombuffer(blob, np.uint8).ctypes.data + at
     for i in range(len(w)):
         row[:dim], row[dim:] = w[i], s[i]
-        at = row.ctypes.data
-        library.optimizer_step(ctypes.byref(o), rate, at, g[i].ctypes.data, dim, scratch.ctypes.data)
+        gradient = gradients + 4 * dim * i
+        library.optimizer_step(ctypes.byref(o), rate, row.ctypes.data, gradient, dim, scratch.ctypes.data)
         w[i], s[i] = row[:dim], row[dim:]
 
 
@@ -76,9 +79,9 @@ def columns(kind, dim, n=200):
 def test_steps(library, kind, dim):
     w, s, g = columns(kind, dim)
     w_c, s_c = w.copy(), s.copy()
-    for rate in (0.05, 0.001, 1 / 3):
+    for at, rate in enumerate((0.05, 0.001, 1 / 3)):
         numba_step(kind, w, s, g, rate)
-        module_step(library, kind, w_c, s_c, g, rate)
+        module_step(library, kind, w_c, s_c, g, rate, at=at)
     np.testing.assert_array_equal(bits(w_c), bits(w))
     np.testing.assert_array_equal(bits(s_c), bits(s))
 
@@ -89,8 +92,19 @@ def test_clipping(library, dim):
     w_c, clipped = w.copy(), np.empty_like(g)
     optimizers.clip(g, 0.7, clipped)
     numba_step("sgd", w, s, clipped, 0.05)
-    module_step(library, "sgd", w_c, s.copy(), g, 0.05, clip_norm=0.7)
+    module_step(library, "sgd", w_c, s.copy(), g, 0.05, clip_norm=0.7, at=3)
     np.testing.assert_array_equal(bits(w_c), bits(w))
+
+
+@DIMS
+def test_deltas_at_any_address(library, dim):
+    w, _, delta = columns("add", dim)
+    want = w.copy()
+    optimizers.add(want, delta)
+    for at in range(4):
+        got, blob = w.copy(), np.frombuffer(bytes(at) + delta.tobytes(), np.uint8)
+        library.optimizer_add(ctypes.c_void_p(got.ctypes.data), ctypes.c_void_p(blob.ctypes.data + at), delta.size)
+        np.testing.assert_array_equal(bits(got), bits(want))
 
 
 def bits(array):
