@@ -4,8 +4,8 @@
 
 #include "checksum.h"
 #include "mix.h"
-#include "places.h"
 #include "saved.h"
+#include "sequence.h"
 
 #define PAIRS 64
 #define MAX_MS (INT64_C(1) << 53)
@@ -183,11 +183,9 @@ static bool check_numbers(const struct saved_loader *l, const struct object *o, 
 
 static bool entries_rise(const struct entry *entries, uint32_t n)
 {
-    for (uint32_t i = 1; i < n; i++) {
-        struct place before = place_of_entry(&entries[i - 1]), here = place_of_entry(&entries[i]);
-        if (place_later(&before, &here))
+    for (uint32_t i = 1; i < n; i++)
+        if (!entry_after(&entries[i], &entries[i - 1]))
             return false;
-    }
     return true;
 }
 

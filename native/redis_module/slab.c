@@ -10,8 +10,7 @@ void slab_open(struct slab *s, struct allocator *allocator)
     s->allocator = allocator;
 }
 
-/* Larger objects come sixteen to a chunk, so that its end wastes little of them too. */
-static size_t chunk_bytes(uint32_t stride)
+size_t slab_chunk_bytes(uint32_t stride)
 {
     return stride <= SLAB_CHUNK_BYTES / 16 ? SLAB_CHUNK_BYTES : (size_t)stride * 16 + LINE - 1;
 }
@@ -21,7 +20,7 @@ void slab_close(struct slab *s)
     for (uint32_t k = 1; k < s->length; k++) {
         struct slab_chunk *c = &s->chunks[k];
         if (c->base)
-            allocator_give(s->allocator, c->base - c->pad, chunk_bytes(c->stride));
+            allocator_give(s->allocator, c->base - c->pad, slab_chunk_bytes(c->stride));
     }
     allocator_give(s->allocator, s->chunks, s->capacity * sizeof *s->chunks);
     slab_open(s, s->allocator);
@@ -95,7 +94,7 @@ static uint32_t new_chunk(struct slab *s, int class)
     if (!k)
         return 0;
     uint32_t stride = s->class[class].stride;
-    size_t bytes = chunk_bytes(stride);
+    size_t bytes = slab_chunk_bytes(stride);
     unsigned char *block = allocator_take(s->allocator, bytes);
     if (!block)
         return 0;
@@ -144,7 +143,7 @@ void slab_give(struct slab *s, handle h)
     if (c->used || (!c->prev && !c->next))
         return;
     leave_open(s, k);
-    allocator_give(s->allocator, c->base - c->pad, chunk_bytes(c->stride));
+    allocator_give(s->allocator, c->base - c->pad, slab_chunk_bytes(c->stride));
     *c = (struct slab_chunk){.next = s->free};
     s->free = k;
 }

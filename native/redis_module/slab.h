@@ -71,6 +71,9 @@ handle slab_take(struct slab *s, int class);
 /* O(1). */
 void slab_give(struct slab *s, handle h);
 
+/* What a chunk takes of the allocator. Larger objects come sixteen to a chunk, so that its end wastes little of them too. */
+size_t slab_chunk_bytes(uint32_t stride);
+
 static inline void *slab_at(const struct slab *s, handle h)
 {
     const struct slab_chunk *c = &s->chunks[h >> SLAB_SLOT_BITS];
