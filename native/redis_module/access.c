@@ -82,7 +82,11 @@ void access_initial_state(const struct table *t, float *state)
 void access_begin(const struct table *t, struct row *row)
 {
     if (t->bodies) {
-        body_of(row)->size = 0; /* the bytes stay, for what comes */
+        struct row_body *body = body_of(row); /* keeps its bytes, for what comes */
+        static const struct place none = {PLACE_NONE, 0, 0};
+        body->size = 0;
+        if (body->bytes && t->spec->kind == KIND_RECORD)
+            memcpy(body->bytes, &none, sizeof none);
         return;
     }
     initial_fill(&t->initial, row->key, t->dim, row->values);

@@ -2,6 +2,8 @@
 #ifndef TOW_ACCESS_H
 #define TOW_ACCESS_H
 
+#include <string.h>
+
 #include "mix.h"
 #include "table.h"
 
@@ -32,6 +34,15 @@ static inline struct row_extra *extra_of(const struct table *t, const struct row
 static inline struct row_body *body_of(struct row *row)
 {
     return (struct row_body *)(void *)row->values;
+}
+
+/* Place of a record's value; PLACE_NONE where there is no value. */
+static inline struct place body_place(const struct row_body *body)
+{
+    struct place place = {PLACE_NONE, 0, 0};
+    if (body->bytes)
+        memcpy(&place, body->bytes, sizeof place);
+    return place;
 }
 
 static inline enum standing standing_of(const struct table *t, handle h)

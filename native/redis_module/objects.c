@@ -29,7 +29,7 @@ static struct object object_of(const struct table *t, handle h)
     if (t->spec->kind == KIND_SEQUENCE) {
         o.entries = (const struct entry *)(const void *)body->bytes;
     } else {
-        memcpy(&o.place, body->bytes, sizeof o.place);
+        o.place = body_place(body);
         o.value = body->bytes + sizeof o.place;
     }
     return o;

@@ -90,12 +90,9 @@ static bool value_wins(const struct call *c, int64_t i)
     const struct flush *f = c->flush;
     const struct row_body *body = stored_body(c, &c->plans[i]);
     uint32_t v = c->newest[i] - 1;
-    if (!body->bytes)
-        return true;
-    struct place stored;
-    memcpy(&stored, body->bytes, sizeof stored);
+    struct place stored = body_place(body);
     return value_after(&f->value_places[v], f->values + c->value_at[v], f->value_lengths[v], &stored,
-                       body->bytes + sizeof stored, body->size);
+                       body->size ? body->bytes + sizeof stored : NULL, body->size);
 }
 
 static int64_t appended(const struct call *c, int64_t i)

@@ -122,7 +122,7 @@ static void put_vector(const struct shard *s, const struct row *row, bool decays
 static void put_missing(const struct shard *s, uint64_t key, uint32_t flags, struct columns *c)
 {
     const struct table *t = &s->table;
-    static const struct place none = {PLACE_NONE, 0, 0};
+    static const struct row_body nothing;
     if (!t->bodies) {
         initial_fill(&t->initial, key, t->dim, (float *)(void *)c->vectors);
         c->vectors += t->dim * sizeof(float);
@@ -130,8 +130,10 @@ static void put_missing(const struct shard *s, uint64_t key, uint32_t flags, str
             access_initial_state(t, (float *)(void *)c->state);
             c->state += t->state_dim * sizeof(float);
         }
-    } else if (s->spec.kind == KIND_RECORD)
+    } else if (s->spec.kind == KIND_RECORD) {
+        struct place none = body_place(&nothing);
         put(&c->places, &none, sizeof none);
+    }
 }
 
 static void put_row(const struct shard *s, struct row *row, uint32_t flags, struct missed *missed, struct columns *c)
@@ -147,8 +149,10 @@ static void put_row(const struct shard *s, struct row *row, uint32_t flags, stru
         if (s->spec.kind == KIND_SEQUENCE) {
             put(&c->entries, body->bytes, body->size * sizeof(struct entry));
         } else {
-            put(&c->places, body->bytes, sizeof(struct place));
-            put(&c->values, body->bytes + sizeof(struct place), body->size);
+            struct place place = body_place(body);
+            put(&c->places, &place, sizeof place);
+            if (body->size)
+                put(&c->values, body->bytes + sizeof place, body->size);
         }
     }
     const struct row_extra *extra = extra_of(t, row);
