@@ -39,15 +39,19 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def running_cluster(name: str, folder: Path, *more: str) -> Iterator[RedisCluster]:
-    """Three started masters of one kind of server that know each other, killed at the end."""
+def running_cluster(name: str, folder: Path, *more: str, without: int | None = None) -> Iterator[RedisCluster]:
+    """Three started masters of one kind of server that know each other, killed at the end.
+
+    more: options of all, or of all but the node `without`.
+    """
     with ExitStack() as stack:
         nodes = []
         for i in range(3):
             place = folder / str(i)
             place.mkdir()
             # a bus port of our own: the default, port + 10000, may be beyond 65535
-            options = (*more, "--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+            extra = () if i == without else more
+            options = (*extra, "--cluster-enabled", "yes", "--cluster-port", str(free_port()))
             nodes.append(stack.enter_context(running(name, place, *options, port=free_port())))
         for node, first, end in zip(nodes, BOUNDS[:-1], BOUNDS[1:], strict=True):
             node.command("CLUSTER", "ADDSLOTSRANGE", str(first), str(end - 1))

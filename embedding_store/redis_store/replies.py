@@ -81,7 +81,11 @@ class Replies:
         kind = self._data[self._start]
         if kind not in (ARRAY, BULK):
             return self.take()
-        n = int(self._data[self._start + 1 : line_end - 2].tobytes())
+        line = self._data[self._start : line_end].tobytes()
+        try:
+            n = int(line[1:])
+        except ValueError:
+            raise DamagedStream(f"{line!r} is no length in RESP2") from None
         self._taken_to(line_end)
         if kind == ARRAY:
             return None if n < 0 else [self.take_blobs() for _ in range(n)]

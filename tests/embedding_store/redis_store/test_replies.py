@@ -95,3 +95,47 @@ def test_too_few_rows_are_noticed():
     with pytest.raises(AssertionError, match="1 of 2 rows"):
         rows.records()
     assert RowReplies(0, 9).records().found.dtype == np.bool_
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_blobs_come_in_arrays_of_their_own(seed):
+    """Beside ordinary replies, nested, and in any pieces."""
+    rng = random.Random(seed)
+    largest = rng.choice([1, 7, 1000, 1 << 20])
+    longest = 5000 if largest < 1000 else 3 * READ_BYTES
+    values = [rng.randbytes(rng.choice([0, 1, 63, 64, 65, longest])) for _ in range(8)]
+    raw = (
+        b"+OK\r\n"
+        + b"".join(map(bulk, values))
+        + b":12\r\n$-1\r\n*-1\r\n*0\r\n*4\r\n:-7\r\n$-1\r\n"
+        + bulk(values[0])
+        + b"*1\r\n"
+        + bulk(values[1])
+        + b"-TOWBAD "
+        + b"x" * 500
+        + b"\r\n"
+        + array([b"a"])
+    )
+    replies = over(raw, lambda: rng.randint(1, largest))
+    assert replies.take_blobs() == b"OK"
+    for value in values:
+        blob = replies.take_blobs()
+        assert blob.tobytes() == value
+        assert blob.flags.writeable
+    assert [replies.take_blobs() for _ in range(4)] == [12, None, None, []]
+    number, nil, string, (inner,) = replies.take_blobs()
+    assert (number, nil, string.tobytes(), inner.tobytes()) == (-7, None, values[0], values[1])
+    assert str(replies.take_blobs()) == "TOWBAD " + "x" * 500
+    assert replies.take() == [b"a"]
+    assert not replies.waiting
+
+
+def test_a_blob_that_does_not_end_is_damage():
+    with pytest.raises(DamagedStream, match="a string of 3 bytes does not end where it says"):
+        over(b"$3\r\nabcde").take_blobs()
+    with pytest.raises(ConnectionError):
+        over(b"$3\r\nab").take_blobs()
+    with pytest.raises(DamagedStream):
+        over(b"?what\r\n").take_blobs()
+    with pytest.raises(DamagedStream):
+        over(b"$1x\r\nabcd\r\n").take_blobs()
