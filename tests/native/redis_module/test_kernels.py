@@ -8,9 +8,24 @@ import pytest
 from native import optimizers
 from native.initial import fill_missing
 from native.mixing import shard_of
-from tests.native.redis_module.loaded import KINDS, optimizer, state_dim
+from native.redis_module.compiler import HERE, build_library
+from tests.native.redis_module.loaded import KINDS, Initial, optimizer, state_dim
 
 DIMS = pytest.mark.parametrize("dim", [1, 3, 7, 64, 129])
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """The kernels alone."""
+    sources = [HERE / f"{name}.c" for name in ("initial", "mix", "optimizer", "row")]
+    library = ctypes.CDLL(str(build_library(tmp_path_factory.mktemp("kernels") / "kernels.so", sources)))
+    p, u32, u64, f64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_double
+    library.mix_shard.restype, library.mix_shard.argtypes = u32, [u64, u32]
+    library.initial_of.restype, library.initial_of.argtypes = Initial, [u64, f64]
+    library.initial_fill.argtypes = [p, u64, u32, p]
+    library.optimizer_step.argtypes = [p, f64, p, p, u32, p]
+    library.optimizer_add.argtypes = [p, p, u32]
+    return library
 
 
 def test_shards_are_those_of_python(library):
@@ -103,7 +118,7 @@ def test_deltas_at_any_address(library, dim):
     optimizers.add(want, delta)
     for at in range(4):
         got, blob = w.copy(), np.frombuffer(bytes(at) + delta.tobytes(), np.uint8)
-        library.optimizer_add(ctypes.c_void_p(got.ctypes.data), ctypes.c_void_p(blob.ctypes.data + at), delta.size)
+        library.optimizer_add(got.ctypes.data, blob.ctypes.data + at, delta.size)
         np.testing.assert_array_equal(bits(got), bits(want))
 
 

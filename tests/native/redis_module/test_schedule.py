@@ -14,10 +14,10 @@ from native.decay import shrink
 from native.redis_module.compiler import HERE as MODULE
 from native.redis_module.compiler import build, build_library
 from tests.native.redis_module.loaded import HERE, Allocator, Counting
-from tests.native.redis_module.test_sanitized import SANITIZED
 
 KINDS = ("constant", "inverse_time", "cosine")
 SOURCES = [MODULE / "schedule.c", MODULE / "elementary.c", HERE / "counting.c"]
+SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1")
 FAR = 2**63 // 1000
 
 
