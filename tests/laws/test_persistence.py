@@ -40,14 +40,16 @@ class Life:
     name: str
     folder: Callable[[], Path]
     stack: ExitStack
+    options: tuple[str, ...]  # of every server
+    backend: str
     stores: list[EmbeddingStore] = field(default_factory=list)
 
     def connect(self, url: str, *, cluster: bool = False) -> EmbeddingStore:
-        self.stores.append(open_store(RedisSettings(url=url, cluster=cluster)))
+        self.stores.append(open_store(RedisSettings(url=url, cluster=cluster, backend=self.backend)))
         return self.stores[-1]
 
     def start(self, *options: str) -> RedisServer:
-        return self.stack.enter_context(running(self.name, self.folder(), *options, port=free_port()))
+        return self.stack.enter_context(running(self.name, self.folder(), *self.options, *options, port=free_port()))
 
 
 class AppendOnlyFile(Life):
@@ -108,7 +110,8 @@ class ClusterFiles(Life):
     """All masters of a Cluster at once, from their append-only files."""
 
     def first(self) -> EmbeddingStore:
-        self.cluster: RedisCluster = self.stack.enter_context(running_cluster(self.name, self.folder(), *ALWAYS))
+        options = (*self.options, *ALWAYS)
+        self.cluster: RedisCluster = self.stack.enter_context(running_cluster(self.name, self.folder(), *options))
         return self.connect(self.cluster.url, cluster=True)
 
     def again(self) -> EmbeddingStore:
@@ -121,16 +124,28 @@ class ClusterFiles(Life):
 
 
 WAYS = [
-    *((way, name) for way in (AppendOnlyFile, Snapshot, Promotion) for name in server_names()),
-    (ClusterFiles, server_names()[0]),
+    (way, name, backend)
+    for backend in ("stock", "module")
+    for way, names in (
+        *((way, server_names()) for way in (AppendOnlyFile, Snapshot, Promotion)),
+        (ClusterFiles, server_names()[:1]),
+    )
+    for name in names
 ]
 
 
-@pytest.fixture(params=[pytest.param(w, marks=pytest.mark.servers, id=f"{w[0].__name__}-{w[1]}") for w in WAYS])
-def life(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Life]:
-    way, name = request.param
+@pytest.fixture(
+    params=[pytest.param(w, marks=pytest.mark.servers, id=f"{w[0].__name__}-{w[1]}-{w[2]}") for w in WAYS]
+)
+def life(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    module_options: Callable[[], tuple[str, ...]],
+) -> Iterator[Life]:
+    way, name, backend = request.param
+    options = module_options() if backend == "module" else ()
     with ExitStack() as stack:
-        one = way(name, lambda: tmp_path_factory.mktemp("life"), stack)
+        one = way(name, lambda: tmp_path_factory.mktemp("life"), stack, options, backend)
         yield one
         for store in one.stores:
             store.close()
