@@ -19,14 +19,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).parent
-COMMAND_LAYER = ("commands.c", "datatype.c", "module.c")
-"""The files that speak to the server through server_api.h."""
-
 MODULE = tuple(sorted(HERE.glob("*.c")))
 """All that the loadable module is made of."""
 
-CORE = tuple(source for source in MODULE if source.name not in COMMAND_LAYER)
-"""What knows nothing of Redis: no dependency but libc and libm."""
+CORE = tuple(source for source in MODULE if b"RedisModule" not in source.read_bytes())
+"""What knows nothing of Redis, and so never names it: no dependency but libc and libm."""
 
 FLAGS = ("-std=c11", "-O2", "-ftree-vectorize", "-fno-math-errno", "-ffp-contract=off")
 """-ffp-contract=off: a fused multiply-add rounds once where the numba kernels round twice, and only on some machines.
