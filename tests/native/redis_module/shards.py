@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes as c
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +18,7 @@ from embedding_store.records import Block
 from embedding_store.spec import TableSpec
 from embedding_store.standing import Standings
 from embedding_store.validation import checked_flush
-from native.redis_module import compiler
-from tests.native.redis_module.loaded import HERE, Counting
+from tests.native.redis_module.loaded import Counting
 
 U64 = npt.NDArray[np.uint64]
 OUTCOMES = ("applied", "duplicate", "conflict")
@@ -38,10 +36,8 @@ class Refused(ValueError):
     """What a caller of the command would read."""
 
 
-def load(folder: Path, *flags: str) -> c.CDLL:
-    """The core and its harness, compiled into `folder` and loaded."""
-    sources = [*compiler.CORE, HERE / "counting.c", HERE / "harness.c"]
-    library = c.CDLL(str(compiler.build_library(folder / "core.so", sources, f"-I{HERE}", *flags)))
+def typed(library: c.CDLL) -> c.CDLL:
+    """The library with the types of the harness's functions."""
     library.harness_open.restype = c.c_void_p
     library.harness_open.argtypes = [c.c_size_t, *[c.c_void_p] * 4, c.c_uint64, c.c_char_p]
     for name in ("close", "numbers", "scan", "changes"):

@@ -1,6 +1,5 @@
 """The module's core does what the reference does, bit for bit, whatever becomes of rows meanwhile and whenever memory ends."""
 
-import os
 import random
 
 import numpy as np
@@ -13,12 +12,7 @@ from tests.flushes import SOURCE, begin, flush_of
 from tests.laws.test_backends_agree import SPECS as LEARNING
 from tests.laws.test_lives_agree import SPECS as LIVES
 from tests.laws.test_lives_agree import random_flush
-from tests.native.redis_module.shards import Refused, Shards, load
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory):
-    return load(tmp_path_factory.mktemp("core"), *os.environ.get("TOWLINE_CORE_FLAGS", "").split())
+from tests.native.redis_module.shards import Refused, Shards, blobs_of
 
 
 @pytest.fixture
@@ -85,8 +79,6 @@ def learning_flush(rng, numbers, spec, step, position):
 
 def start_short_of_memory(shards, flush, rng):
     """The call with memory for a few allocations only: it is refused and changes nothing, or it needs no more."""
-    from tests.native.redis_module.shards import blobs_of
-
     for shard, blob in enumerate(blobs_of(shards.spec, flush)):
         counting = shards.counting(shard)
         before = shards.meta(shard)
