@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from native.rows import gather_ragged
+
 U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]
 
@@ -54,9 +56,10 @@ class Ragged:
         lengths = self.lengths[rows]
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        # index of each output byte in the input: its element's start plus its place inside the element
-        shift = np.repeat(self.offsets[:-1][rows] - offsets[:-1], lengths)
-        return Ragged(offsets, self.data[np.arange(offsets[-1], dtype=np.int64) + shift])
+        out = np.empty(offsets[-1], np.uint8)
+        starts = self.offsets[:-1][rows]
+        gather_ragged(np.ascontiguousarray(self.data), starts, np.ones(len(rows), np.bool_), offsets, out)
+        return Ragged(offsets, out)
 
 
 def concatenate(columns: list[Ragged]) -> Ragged:

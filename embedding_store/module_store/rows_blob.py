@@ -5,6 +5,7 @@ Columns are views of the reply where one reply answers all keys, so they are not
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,22 +24,8 @@ VERSION = 1
 WITH_STATE, STORED, WITH_KEYS = 1, 2, 4
 """Flags: optimizer state; vectors as stored, not decayed; keys."""
 
-HEAD = np.dtype(
-    [
-        ("version", "<u4"),
-        ("flags", "<u4"),
-        ("clock", "<i8"),
-        ("feed", "<i8"),
-        ("event_time_ms", "<i8"),
-        ("produced_ms", "<i8"),
-        ("n", "<u4"),
-        ("dim", "<u4"),
-        ("state_dim", "<u4"),
-        ("unused", "<u4"),
-        ("tail_size", "<u8"),
-    ]
-)
-HEAD_BYTES = 64
+HEAD = struct.Struct("<2I4q4IQ")
+"""version, flags, clock, feed, event_time_ms, produced_ms, n, dim, state_dim, unused, tail_size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,39 +55,37 @@ def parse_rows(spec: TableSpec, blob: U8, n: int | None, flags: int) -> RowsRepl
 
     Raises StoreMisconfigured for a reply of another format or table, or one whose parts don't fit its length.
     """
-    _check(spec, len(blob) >= HEAD_BYTES, f"{len(blob)} bytes where {HEAD_BYTES} make the head")
-    head = blob[:HEAD_BYTES].view(HEAD)[0]
-    _check(spec, head["version"] == VERSION, f"format version {head['version']}, this release reads {VERSION}")
+    if len(blob) < HEAD.size:
+        raise _unfit(spec, f"{len(blob)} bytes where {HEAD.size} make the head")
+    version, told, clock, feed, event_time_ms, produced_ms, rows, dim, told_state, _, tail_size = HEAD.unpack_from(blob)
+    if version != VERSION:
+        raise _unfit(spec, f"format version {version}, this release reads {VERSION}")
     state_dim = spec.state_dim if flags & WITH_STATE else 0
-    _check(
-        spec,
-        (head["flags"], head["dim"]) == (flags, spec.dim) and (not state_dim or head["state_dim"] == state_dim),
-        f"flags {head['flags']}, dim {head['dim']} and state_dim {head['state_dim']}, "
-        f"asked for {flags}, {spec.dim} and {state_dim}",
-    )
-    rows = int(head["n"])
-    _check(spec, n is None or rows == n, f"{rows} rows for {n} keys")
+    if (told, dim) != (flags, spec.dim) or (state_dim and told_state != state_dim):
+        raise _unfit(
+            spec,
+            f"flags {told}, dim {dim} and state_dim {told_state}, asked for {flags}, {spec.dim} and {state_dim}",
+        )
+    if n is not None and rows != n:
+        raise _unfit(spec, f"{rows} rows for {n} keys")
     columns = _Columns(spec, blob)
     keys = columns.take(8 * rows if flags & WITH_KEYS else 0).view(np.uint64)
     records = columns.take(HEADER_BYTES * rows).view(HEADER)
     vectors = columns.take(4 * rows * spec.dim).view(np.float32).reshape(rows, spec.dim)
     state = columns.take(4 * rows * state_dim).view(np.float32).reshape(rows, state_dim)
-    _check(
-        spec,
-        head["tail_size"] == columns.left,
-        f"{columns.left} bytes after the vectors where the head says {head['tail_size']}",
-    )
-    sizes = int(records["entries"].sum(dtype=np.int64))
+    if tail_size != columns.left:
+        raise _unfit(spec, f"{columns.left} bytes after the vectors where the head says {tail_size}")
+    sizes = int(records["entries"].sum(dtype=np.int64)) if spec.length else 0
     places = columns.take(ORDER_BYTES * rows if spec.kind == "record" else 0).view(ORDER)
     entries = columns.take(ENTRY_BYTES * sizes if spec.kind == "sequence" else 0)
     standings = columns.take(rows)
     values = columns.take(sizes if spec.kind == "record" else 0)
     ids = columns.take(int(records["id_len"].sum(dtype=np.int64)))
-    _check(spec, not columns.left, f"{columns.left} bytes after the ids")
+    if columns.left:
+        raise _unfit(spec, f"{columns.left} bytes after the ids")
     return RowsReply(
-        int(head["clock"]), int(head["feed"]), int(head["event_time_ms"]), int(head["produced_ms"]),
-        keys, records, vectors, state, places, entries, standings, values, ids,
-    )  # fmt: skip
+        clock, feed, event_time_ms, produced_ms, keys, records, vectors, state, places, entries, standings, values, ids
+    )
 
 
 def block_of(
@@ -128,8 +113,10 @@ def block_of(
         at += len(reply)
         standings[rows] = reply.standings
         scatter_rows(_bytes(reply.records), rows, _bytes(records))
-        scatter_rows(_bytes(reply.vectors), rows, _bytes(vectors))
-        scatter_rows(_bytes(reply.state), rows, _bytes(state))
+        if spec.dim:
+            scatter_rows(_bytes(reply.vectors), rows, _bytes(vectors))
+        if state.shape[1]:
+            scatter_rows(_bytes(reply.state), rows, _bytes(state))
         if len(places):
             scatter_rows(_bytes(reply.places), rows, _bytes(places))
     return _block(spec, records, standings, vectors, state, places, replies, order)
@@ -190,14 +177,15 @@ class _Columns:
     """A blob's bytes behind its head, column by column."""
 
     def __init__(self, spec: TableSpec, blob: U8) -> None:
-        self._spec, self._rest = spec, blob[HEAD_BYTES:]
+        self._spec, self._rest = spec, blob[HEAD.size :]
 
     @property
     def left(self) -> int:
         return len(self._rest)
 
     def take(self, size: int) -> U8:
-        _check(self._spec, size <= self.left, f"a column of {size} bytes where {self.left} are left")
+        if size > len(self._rest):
+            raise _unfit(self._spec, f"a column of {size} bytes where {self.left} are left")
         column, self._rest = self._rest[:size], self._rest[size:]
         return column
 
@@ -212,8 +200,7 @@ def _bytes(rows: npt.NDArray[np.generic]) -> U8:
     return rows.view(np.uint8).reshape(len(rows), width)
 
 
-def _check(spec: TableSpec, fits: bool, fault: str) -> None:
-    if not fits:
-        raise StoreMisconfigured(
-            f"the server's rows of table '{spec.name}' have {fault}: module and client are of releases that don't fit"
-        )
+def _unfit(spec: TableSpec, fault: str) -> StoreMisconfigured:
+    return StoreMisconfigured(
+        f"the server's rows of table '{spec.name}' have {fault}: module and client are of releases that don't fit"
+    )
