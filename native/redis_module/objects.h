@@ -17,7 +17,7 @@ struct object {
     enum standing standing; /* not MISSING */
     bool fenced;            /* FORGOTTEN always is; EVICTED never */
     struct row_record record; /* entries: of a sequence, or bytes of a value; id_length. Both 0 unless a ROW */
-    int64_t score;            /* in the list of its standing; 0 for rows of a table that keeps no list of them */
+    int64_t score;            /* in the list of its standing: updated_ms of rows and stubs, clock of others; 0 without a list */
     struct fence fence;        /* if fenced */
     const unsigned char *id;      /* record.id_length bytes */
     const any_f32 *values;        /* ROW of an embedding or dense table: dim + state_dim. Else NULL */

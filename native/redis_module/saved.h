@@ -11,8 +11,7 @@
  *     META      struct shard_meta
  *     SEEK      last_seek
  *     OFFSET    i64 next, source: rising by source
- *     OBJECT    u64 key, struct row_record; if listed i64 score; if fenced struct fence; id; values, or entries, or place
- *               and value
+ *     OBJECT    u64 key, struct row_record; if fenced struct fence; id; values, or entries, or place and value
  *     TOTAL     u64 offsets, u64 objects: the last one, alone at the end
  *
  * The checksum is over the records, seeded with the block's number and the last block's checksum: a block that is changed,
@@ -37,7 +36,7 @@ struct saved_head {
 };
 
 enum saved_type { SAVED_PAIR = 1, SAVED_META, SAVED_SEEK, SAVED_OFFSET, SAVED_OBJECT, SAVED_TOTAL };
-enum { SAVED_FENCED = 1, SAVED_LISTED = 2 };
+#define SAVED_FENCED 1u
 
 struct saved_record {
     uint32_t size; /* bytes that follow */

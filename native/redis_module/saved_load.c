@@ -142,6 +142,14 @@ static bool wrong_object(const struct saved_loader *l, const struct object *o, c
                      what, value);
 }
 
+/* By what its list is in order: it is not saved, as it follows from the rest. */
+static int64_t score_of(const struct spec *spec, const struct object *o)
+{
+    if (o->standing == STANDING_ROW && !spec->ttl_ms && !spec->max_rows)
+        return 0;
+    return o->standing == STANDING_ROW || o->standing == STANDING_STUB ? o->record.updated_ms : o->record.clock;
+}
+
 static bool check_standing(const struct saved_loader *l, const struct object *o, struct fault *fault)
 {
     const struct row_record *r = &o->record;
@@ -170,8 +178,6 @@ static bool check_numbers(const struct saved_loader *l, const struct object *o, 
         return wrong_object(l, o, "its count is", r->count, fault);
     if (r->updated_ms < 0 || r->updated_ms >= MAX_MS)
         return wrong_object(l, o, "it was updated at", r->updated_ms, fault);
-    if (o->score < 0)
-        return wrong_object(l, o, "its score is", o->score, fault);
     if (!o->fenced)
         return true;
     if (o->fence.clock < 0 || o->fence.clock > clock)
@@ -220,14 +226,14 @@ static bool load_object(struct saved_loader *l, const struct saved_record *head,
                         struct fault *fault)
 {
     struct object o = {.standing = head->standing, .fenced = head->flags & SAVED_FENCED};
-    if (head->flags & ~(SAVED_FENCED | SAVED_LISTED))
+    if (head->flags & ~SAVED_FENCED)
         return fault_set(fault, FAULT_BAD, "saved object %" PRIu64 " has flags %u; known are %u", l->objects,
-                         head->flags, SAVED_FENCED | SAVED_LISTED);
+                         head->flags, SAVED_FENCED);
     if (!copy(&record, &o.key, sizeof o.key) || !copy(&record, &o.record, sizeof o.record) ||
-        (head->flags & SAVED_LISTED && !copy(&record, &o.score, sizeof o.score)) ||
         (o.fenced && !copy(&record, &o.fence, sizeof o.fence)))
         return fault_set(fault, FAULT_BAD, "saved object %" PRIu64 " is cut off after %u bytes", l->objects,
                          head->size);
+    o.score = score_of(&l->shard->spec, &o);
     if (!check_standing(l, &o, fault) || !check_numbers(l, &o, fault) || !find_body(l, &o, &record, fault) ||
         !table_load_object(&l->shard->table, &o, fault))
         return false;

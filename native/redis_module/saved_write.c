@@ -78,14 +78,11 @@ static unsigned char *append(unsigned char *at, const void *bytes, size_t n)
 /* An object with so many values as its record, into `out`, SAVED_RECORD bytes; returns how many it took. */
 static size_t object_record(const struct object *o, size_t values, unsigned char *out)
 {
-    bool listed = o->standing != STANDING_ROW || o->score != 0;
     struct saved_record record = {.type = SAVED_OBJECT, .standing = (uint8_t)o->standing,
-                                  .flags = (uint8_t)((o->fenced ? SAVED_FENCED : 0) | (listed ? SAVED_LISTED : 0))};
+                                  .flags = o->fenced ? SAVED_FENCED : 0};
     unsigned char *at = out + sizeof record;
     at = append(at, &o->key, sizeof o->key);
     at = append(at, &o->record, sizeof o->record);
-    if (listed)
-        at = append(at, &o->score, sizeof o->score);
     if (o->fenced)
         at = append(at, &o->fence, sizeof o->fence);
     at = append(at, o->id, o->record.id_length);
