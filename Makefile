@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
 
 # python -m infra.docker.lock keeps the images' locks in step with requirements.lock
-.PHONY: demo test check bench-freshness bench-store bench-table lock install clean
+.PHONY: demo test check bench-freshness bench-store bench-table fuzz laws-sanitized lock install clean
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "towline needs Python 3.11, 3.12 or 3.13; install one, or name it: make PYTHON=/path/to/python3.12" >&2; exit 1; }
@@ -45,6 +45,15 @@ bench-store: $(STAMP)
 
 bench-table: $(STAMP)
 	@$(BIN)/python -m benchmarks.table
+
+# SECONDS= for each of the targets
+fuzz: $(STAMP)
+	@$(BIN)/python -m tests.fuzz.run $(if $(SECONDS),--seconds $(SECONDS))
+
+# the laws on a server whose module runs under ASan and UBSan
+laws-sanitized: $(STAMP)
+	@TOWLINE_MODULE_FLAGS="-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1" \
+		$(BIN)/python -m pytest tests/laws -k "module"
 
 clean:
 	rm -rf $(VENV) .towline

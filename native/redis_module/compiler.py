@@ -67,9 +67,9 @@ def compiler(environ: Mapping[str, str] = os.environ) -> str:
     )
 
 
-def build(out: Path, sources: Sequence[Path], *flags: str) -> Path:
+def build(out: Path, sources: Sequence[Path], *flags: str, environ: Mapping[str, str] = os.environ) -> Path:
     """Compile `sources` with FLAGS, WARNINGS and `flags` into `out`. Raises CompilerMissing and BuildFailed."""
-    return _compile(out, sources, (*WARNINGS, *flags))
+    return _compile(out, sources, (*WARNINGS, *flags), environ)
 
 
 def build_library(out: Path, sources: Sequence[Path] = CORE, *flags: str) -> Path:
