@@ -1,4 +1,4 @@
-# make demo · make test · make check · make bench-freshness · make bench-store · make bench-table; each sets up what it needs, once.
+# make demo · make test · make check · make bench-freshness · make bench-store; each sets up what it needs, once.
 SHELL := /bin/bash
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys; raise SystemExit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && { command -v $$p; break; }; done)
@@ -41,10 +41,7 @@ bench-freshness: $(STAMP)
 	@$(BIN)/python -m benchmarks.freshness
 
 bench-store: $(STAMP)
-	@$(BIN)/python -m benchmarks.store
-
-bench-table: $(STAMP)
-	@$(BIN)/python -m benchmarks.table
+	@$(BIN)/python -m benchmarks.store $(if $(ROWS),--rows $(ROWS)) $(if $(SECONDS),--seconds $(SECONDS))
 
 # SECONDS= for each of the targets
 fuzz: $(STAMP)

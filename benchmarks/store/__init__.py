@@ -1,0 +1,1 @@
+"""What the store costs: `make bench-store`. Beside it, by turns: a floor, stock Redis, TFRA's commands."""
