@@ -33,7 +33,6 @@
 
 #include "commands.h"
 #include "datatype.h"
-#include "waiting.h"
 
 #define VERSION 1
 
@@ -77,8 +76,5 @@ int RedisModule_OnLoad(RedisModuleCtx *ctx, RedisModuleString **argv, int argc)
     RedisModule_SetModuleOptions(ctx, REDISMODULE_OPTIONS_HANDLE_IO_ERRORS |
                                           REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED |
                                           REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD);
-    if (!datatype_register(ctx) || !commands_register(ctx))
-        return REDISMODULE_ERR;
-    waiting_register(ctx);
-    return REDISMODULE_OK;
+    return datatype_register(ctx) && commands_register(ctx) ? REDISMODULE_OK : REDISMODULE_ERR;
 }

@@ -33,9 +33,6 @@
 /* BlockClientOnKeysWithFlags */
 #define REDISMODULE_BLOCK_UNBLOCK_DELETED (1 << 0)
 
-/* SubscribeToKeyspaceEvents */
-#define REDISMODULE_NOTIFY_GENERIC (1 << 2)
-
 typedef struct RedisModuleCtx RedisModuleCtx;
 typedef struct RedisModuleString RedisModuleString;
 typedef struct RedisModuleKey RedisModuleKey;
@@ -48,7 +45,6 @@ typedef struct RedisModuleCommand RedisModuleCommand;
 typedef struct RedisModuleBlockedClient RedisModuleBlockedClient;
 
 typedef int (*RedisModuleCmdFunc)(RedisModuleCtx *ctx, RedisModuleString **argv, int argc);
-typedef int (*RedisModuleNotificationFunc)(RedisModuleCtx *ctx, int type, const char *event, RedisModuleString *key);
 
 /* Methods of a data type, as of version 4 of the structure: Redis 7.0's. */
 #define REDISMODULE_TYPE_METHOD_VERSION 4
@@ -129,8 +125,7 @@ struct server_type_methods {
       (RedisModuleCtx *ctx, RedisModuleCmdFunc reply, RedisModuleCmdFunc timeout,                                      \
        void (*free_private)(RedisModuleCtx *, void *), long long timeout_ms, RedisModuleString **keys, int count,      \
        void *private, int flags))                                                                                      \
-    F(1, void, SignalKeyAsReady, (RedisModuleCtx *ctx, RedisModuleString *name))                                       \
-    F(0, int, SubscribeToKeyspaceEvents, (RedisModuleCtx *ctx, int types, RedisModuleNotificationFunc function))
+    F(1, void, SignalKeyAsReady, (RedisModuleCtx *ctx, RedisModuleString *name))
 
 #define SERVER_DECLARE(needed, result, name, arguments) extern result(*RedisModule_##name) arguments;
 SERVER_API(SERVER_DECLARE)

@@ -14,7 +14,6 @@ from tests.native.redis_module.blobs import PLACE_NONE, Blob
 from tests.native.redis_module.loaded import HERE
 from tests.native.redis_module.parsers import PAIRS
 
-
 SOURCES = [*CORE, HERE / "counting.c", HERE / "saves.c"]
 SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1")
 
