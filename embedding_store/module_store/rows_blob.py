@@ -57,7 +57,9 @@ def parse_rows(spec: TableSpec, blob: U8, n: int | None, flags: int) -> RowsRepl
     """
     if len(blob) < HEAD.size:
         raise _unfit(spec, f"{len(blob)} bytes where {HEAD.size} make the head")
-    version, told, clock, feed, event_time_ms, produced_ms, rows, dim, told_state, _, tail_size = HEAD.unpack_from(blob)
+    version, told, clock, feed, event_time_ms, produced_ms, rows, dim, told_state, _, tail_size = HEAD.unpack_from(
+        blob.data
+    )
     if version != VERSION:
         raise _unfit(spec, f"format version {version}, this release reads {VERSION}")
     state_dim = spec.state_dim if flags & WITH_STATE else 0

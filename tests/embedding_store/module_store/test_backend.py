@@ -17,7 +17,7 @@ from embedding_store.settings import RedisSettings
 from embedding_store.spec import TableSpec
 from tests.clusters import running_cluster
 from tests.flushes import begin, flush_of
-from tests.servers import RedisServer, server_names
+from tests.servers import RedisServer, running, server_names
 
 pytestmark = pytest.mark.servers
 SPEC = TableSpec(name="item", dim=2, shards=3)
@@ -123,6 +123,19 @@ def test_a_cluster_in_which_one_node_lacks_the_module(tmp_path, module_options, 
         named = rf"127\.0\.0\.1:{cluster.nodes[2].port} is without it loaded"
         with pytest.raises(StoreMisconfigured, match=named):
             connect(cluster.url, cluster=True, backend="module")
+
+
+def test_a_server_that_came_back_without_the_module(tmp_path, module_options, connect):
+    with running(server_names()[0], tmp_path, *module_options()) as server:
+        store = connect(server.url)
+        begin(store, SPEC)
+        server.kill()
+        server.options = ()
+        server.start()
+        with pytest.raises(
+            StoreMisconfigured, match=r"/s does not have the module loaded that keeps the store: .*--load"
+        ):
+            store.lookup("item", np.zeros(1, np.uint64))
 
 
 def test_a_lost_shard_is_made_again_and_owes_its_offsets(loaded, connect):

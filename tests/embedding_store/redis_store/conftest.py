@@ -7,19 +7,37 @@ from contextlib import ExitStack
 
 import pytest
 
-from embedding_store.redis_store.store import RedisStore
+from embedding_store.contract import EmbeddingStore
+from embedding_store.open import open_store
 from embedding_store.settings import RedisSettings
 from tests.servers import RedisServer, running, server_names
 
+KINDS = [*((name, "stock") for name in server_names()), (server_names()[0], "module")]
+"""Server and backend. Most of what breaks around a server is the same for either backend."""
 
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.servers) for name in server_names()])
+
+@pytest.fixture(params=[pytest.param(kind, marks=pytest.mark.servers, id="-".join(kind)) for kind in KINDS])
+def kind(request: pytest.FixtureRequest) -> tuple[str, str]:
+    return request.param
+
+
+@pytest.fixture
+def backend(kind: tuple[str, str]) -> str:
+    return kind[1]
+
+
+@pytest.fixture
 def start(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    kind: tuple[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
+    module_options: Callable[[], tuple[str, ...]],
 ) -> Iterator[Callable[..., RedisServer]]:
-    """Starts servers of one kind with the options given."""
+    """Starts servers of one kind with the options given, and with the module if that is the backend."""
+    server, backend = kind
+    loaded = module_options() if backend == "module" else ()
     with ExitStack() as stack:
         yield lambda *options, port=0: stack.enter_context(
-            running(request.param, tmp_path_factory.mktemp("server"), *options, port=port)
+            running(server, tmp_path_factory.mktemp("server"), *loaded, *options, port=port)
         )
 
 
@@ -29,12 +47,13 @@ def server(start: Callable[..., RedisServer]) -> RedisServer:
 
 
 @pytest.fixture
-def connect() -> Iterator[Callable[..., RedisStore]]:
+def connect(backend: str) -> Iterator[Callable[..., EmbeddingStore]]:
     """Opens stores with the settings given and closes them at the end."""
-    stores: list[RedisStore] = []
+    stores: list[EmbeddingStore] = []
 
-    def get(url: str, **settings: object) -> RedisStore:
-        stores.append(RedisStore(RedisSettings.model_validate({"url": url, "timeout_s": 2.0, **settings})))
+    def get(url: str, **settings: object) -> EmbeddingStore:
+        wanted = {"url": url, "timeout_s": 2.0, "backend": backend, **settings}
+        stores.append(open_store(RedisSettings.model_validate(wanted)))
         return stores[-1]
 
     yield get

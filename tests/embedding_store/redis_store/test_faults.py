@@ -151,10 +151,15 @@ def test_credentials(start, connect):
     assert outcomes(store.apply("item", ones(0))) == {"applied"}
 
 
-def test_foreign_data_under_our_keys_is_named(start, connect):
+def test_foreign_data_under_our_keys_is_named(start, connect, backend):
     server = start()
     store = connect(server.url)
     begin(store, SPEC)
+    if backend == "module":
+        server.command("SET", "towline:{item:1}", "not a shard")
+        with pytest.raises(StoreMisconfigured, match=r"shard 1 of table 'item' is damaged, something else writes to"):
+            store.apply("item", ones(0))
+        return
     server.command("HSET", "towline:{item:0}:rows", "\1\0\0\0\0\0\0\0", "not a record")
     server.command("HSET", "towline:{item:1}:rows", "\1\0\0\0\0\0\0\0", "not a record")
     with pytest.raises(StoreMisconfigured, match=r"row 1 of table 'item' is not a record"):
@@ -163,10 +168,10 @@ def test_foreign_data_under_our_keys_is_named(start, connect):
 
 WRITER = """
 import sys, numpy as np
-from embedding_store.redis_store.store import RedisStore
+from embedding_store.open import open_store
 from embedding_store.settings import RedisSettings
 from tests.flushes import SOURCE, flush_of
-store = RedisStore(RedisSettings(url=sys.argv[1]))
+store = open_store(RedisSettings(url=sys.argv[1]))
 offset = min(dict(s.offsets)[SOURCE] for s in store.status("item"))
 print("ready", flush=True)
 while True:

@@ -11,6 +11,13 @@ from embedding_store.eviction import INDEXES
 from embedding_store.redis_store.keys import shard_keys
 from embedding_store.spec import Adagrad, TableSpec
 from tests.flushes import SOURCE, begin, flush_of, outcomes, whole_state
+from tests.servers import server_names
+
+STOCK = [pytest.param((name, "stock"), id=name) for name in server_names()]
+pytestmark = [
+    pytest.mark.servers,
+    pytest.mark.parametrize("kind", STOCK, indirect=True),
+]  # the module has other indexes
 
 SPEC = TableSpec(name="item", dim=4, shards=2, optimizer=Adagrad(), admit_after=2, max_rows=40, ttl_s=0.05)
 

@@ -7,13 +7,19 @@ import pytest
 
 from embedding_store.errors import StoreMisconfigured, StoreUnavailable
 from embedding_store.redis_store.client import slot_of
-from embedding_store.redis_store.keys import shard_keys
+from embedding_store.redis_store.keys import module_key, shard_keys
 from embedding_store.spec import Add, TableSpec
 from tests.flushes import begin, contents, flush_of, outcomes
 from tests.servers import RedisServer, free_port
 
 SPEC = TableSpec(name="item", dim=4, shards=8, optimizer=Add())
 DEADLINE_S = 30.0
+
+
+def names_of(backend: str, shard: int) -> list[str]:
+    """Every key of a shard."""
+    keys = [module_key("item", shard)] if backend == "module" else shard_keys("item", shard)
+    return [key.decode() for key in keys]
 
 
 def until(condition):
@@ -43,7 +49,7 @@ def cluster(start):
     return nodes
 
 
-def test_cluster_spreads_shards_and_follows_a_moved_slot(cluster, connect):
+def test_cluster_spreads_shards_and_follows_a_moved_slot(cluster, connect, backend):
     store = connect(cluster[0].url, cluster=True)
     begin(store, SPEC)
     assert outcomes(store.apply("item", ones(0))) == {"applied"}
@@ -63,7 +69,7 @@ def test_cluster_spreads_shards_and_follows_a_moved_slot(cluster, connect):
     source, target = node_id(cluster[0]), node_id(cluster[1])
     cluster[1].command("CLUSTER", "SETSLOT", slot, "IMPORTING", source)
     cluster[0].command("CLUSTER", "SETSLOT", slot, "MIGRATING", target)
-    names = [key.decode() for key in shard_keys("item", shard)]
+    names = names_of(backend, shard)
     reply = cluster[0].command("MIGRATE", "127.0.0.1", str(cluster[1].port), "", "0", "5000", "KEYS", *names)
     assert reply.startswith(b"+OK")
     for node in (cluster[1], cluster[0]):
@@ -74,14 +80,14 @@ def test_cluster_spreads_shards_and_follows_a_moved_slot(cluster, connect):
     assert store.changes("item", cursor).rescan  # its run ids are others now
 
 
-def test_apply_itself_follows_a_moved_slot(cluster, connect):
+def test_apply_itself_follows_a_moved_slot(cluster, connect, backend):
     """The first call after the move is an apply: what had moved is applied once, and nothing twice."""
     store = connect(cluster[0].url, cluster=True)
     begin(store, SPEC)
     store.apply("item", ones(0))
     shard = next(s for s in range(8) if slot_of(shard_keys("item", s).rows) < 8192)
     slot, target = str(slot_of(shard_keys("item", shard).rows)), node_id(cluster[1])
-    names = [key.decode() for key in shard_keys("item", shard)]
+    names = names_of(backend, shard)
     cluster[1].command("CLUSTER", "SETSLOT", slot, "IMPORTING", node_id(cluster[0]))
     cluster[0].command("CLUSTER", "SETSLOT", slot, "MIGRATING", target)
     cluster[0].command("MIGRATE", "127.0.0.1", str(cluster[1].port), "", "0", "5000", "KEYS", *names)
