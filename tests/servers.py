@@ -14,6 +14,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.sanitizers import raise_complaint, server_environment
+
 DEADLINE_S = 20.0
 
 
@@ -82,7 +84,10 @@ class RedisServer:
         """Start and wait until it answers PING."""
         with (self.folder / "server.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [str(self.binary), *self.arguments(), *self.options], stdout=log, stderr=subprocess.STDOUT
+                [str(self.binary), *self.arguments(), *self.options],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=server_environment(self.options),
             )
         deadline = time.monotonic() + DEADLINE_S
         while not self._answers():
@@ -132,3 +137,4 @@ def running(name: str, folder: Path, *options: str, port: int = 0) -> Iterator[R
         yield server
     finally:
         server.kill()
+        raise_complaint(folder / "server.log")
