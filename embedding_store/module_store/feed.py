@@ -10,7 +10,7 @@ import numpy as np
 from embedding_store.change_set import change_set, positions
 from embedding_store.contract import U64, Changes, Cursor
 from embedding_store.module_store.calls import Answer, Request
-from embedding_store.module_store.lookups import lookups, parse_lookups
+from embedding_store.module_store.lookups import lookups, parse_lookups, rows_per_command
 from embedding_store.module_store.rows_blob import STORED, WITH_KEYS, RowsReply, block_of, parse_rows
 from embedding_store.redis_store.keys import module_key
 from embedding_store.redis_store.resp import pack
@@ -19,7 +19,7 @@ from embedding_store.shard import ShardMeta
 from embedding_store.spec import TableSpec
 
 SCAN_COUNT = 4096
-"""Rows per TOW.SCAN: a millisecond of the server's time."""
+"""Rows per TOW.SCAN at most: a few milliseconds of the server's time."""
 
 Ask = Callable[[Sequence[int], Request], dict[int, Answer]]
 """`calls.ask_shards` of one table."""
@@ -38,7 +38,7 @@ def read_changes(ask: Ask, spec: TableSpec, cursor: Cursor | None) -> Changes:
     metas = [_meta(reply) for reply in told]
     named: list[U64] = [reply[4].view(np.uint64) for reply in told]
     later = [s for s, (keys, reply) in enumerate(zip(named, told, strict=True)) if len(keys) and reply[5] is None]
-    looked_up = ask(later, lambda s: lookups(spec.name, s, named[s], STORED)) if later else {}
+    looked_up = ask(later, lambda s: lookups(spec, s, named[s], STORED)) if later else {}
     replies: list[RowsReply] = []
     for s, (keys, reply) in enumerate(zip(named, told, strict=True)):
         if s in looked_up:
@@ -56,8 +56,9 @@ def _scan(ask: Ask, spec: TableSpec) -> Changes:
     metas = [_meta(started[s].replies[0]) for s in shards]
     replies: list[RowsReply] = []
     cursors = dict.fromkeys(shards, b"0")
+    count = min(SCAN_COUNT, rows_per_command(spec, STORED))
     while cursors:
-        answers = ask(list(cursors), lambda s: [pack("TOW.SCAN", module_key(spec.name, s), cursors[s], SCAN_COUNT)])
+        answers = ask(list(cursors), lambda s: [pack("TOW.SCAN", module_key(spec.name, s), cursors[s], count)])
         for shard, answer in answers.items():
             following, rows = answer.replies[0]
             replies.append(parse_rows(spec, rows, None, WITH_KEYS | STORED))

@@ -21,6 +21,9 @@ GRADIENTS, DELTAS, STATE, OWN, CHECKS = 1, 2, 4, 8, 16
 MAX_ROWS = 1 << 20
 """Keys of a blob, and likewise appends, values, own events and forgets."""
 
+MAX_BYTES = 512 << 20
+"""Of a blob: the default of the server's proto-max-bulk-len."""
+
 MAX_RANGES = 65_536
 MAX_SOURCE = 600
 """Bytes of a source's name."""
@@ -141,6 +144,11 @@ class FlushBlob:
             spec.dim, spec.state_dim, 0,
         )  # fmt: skip
         self.size = sum(column.nbytes for column in self._columns)
+        if self.size > MAX_BYTES:
+            raise BadRequest(
+                f"table '{spec.name}': {self.size} bytes for one shard in one call; at most {MAX_BYTES}, make several "
+                "calls"
+            )
 
     def write(self, out: U8) -> None:
         """Into `size` bytes."""

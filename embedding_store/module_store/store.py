@@ -96,7 +96,7 @@ class ModuleStore(RegisteredStore):
         ordered = keys[order]
         mine = [ordered[starts[s] : starts[s + 1]] for s in range(spec.shards)]
         shards = [s for s in range(spec.shards) if len(mine[s])]
-        answers = self._ask(spec.name, shards, lambda s: lookups(spec.name, s, mine[s], flags))
+        answers = self._ask(spec.name, shards, lambda s: lookups(spec, s, mine[s], flags))
         replies: list[RowsReply] = []
         for s in shards:
             replies += parse_lookups(spec, answers[s].replies, len(mine[s]), flags)

@@ -10,6 +10,7 @@ import pytest
 
 from embedding_store.contract import EmbeddingStore
 from embedding_store.errors import StoreMisconfigured
+from embedding_store.module_store import lookups
 from embedding_store.module_store.store import ModuleStore
 from embedding_store.open import open_store
 from embedding_store.redis_store.store import RedisStore
@@ -150,3 +151,27 @@ def test_a_lost_shard_is_made_again_and_owes_its_offsets(loaded, connect):
     assert [reply.outcome for reply in replies] == ["applied", "conflict", "applied"]
     assert replies[1].offsets == {}
     assert [status.clock for status in store.status("item")] == [2, 0, 2]
+
+
+def test_commands_of_few_rows_tell_the_same(loaded, connect, monkeypatch):
+    """Lookups, changes and scans in many commands, one row or two each."""
+    store = connect(loaded.url)
+    begin(store, SPEC)
+    cursor = store.changes("item", None).cursor
+    keys = np.arange(5000, dtype=np.uint64)
+    store.apply("item", flush_of(keys.tolist(), 0, 1, gradients=np.ones((5000, 2)), counts=[1] * 5000))
+    store.apply("item", flush_of([7], 1, 2, forget=[8]))
+    want = store.lookup("item", keys, with_state=True), store.changes("item", cursor), store.changes("item", None)
+    monkeypatch.setattr(lookups, "CHUNK_BYTES", 100)
+    assert lookups.rows_per_command(SPEC, 0) == 2
+    got = store.lookup("item", keys, with_state=True), store.changes("item", cursor), store.changes("item", None)
+    np.testing.assert_array_equal(got[0].vectors, want[0].vectors)
+    assert got[0].ids.tolist() == want[0].ids.tolist()
+    for one, other in zip(got[1:], want[1:], strict=True):
+        assert one.cursor == other.cursor
+        assert one.deleted.tolist() == other.deleted.tolist()
+        mine, theirs = np.argsort(one.keys), np.argsort(other.keys)
+        assert one.keys[mine].tolist() == other.keys[theirs].tolist()
+        assert one.rows.ids.take(mine).tolist() == other.rows.ids.take(theirs).tolist()
+        np.testing.assert_array_equal(one.rows.vectors[mine], other.rows.vectors[theirs])
+    assert want[1].deleted.tolist() == [8]

@@ -181,6 +181,10 @@ def test_what_no_blob_holds_is_refused_before_anything_is_sent(monkeypatch):
     with pytest.raises(BadRequest, match=r"table 'item': \d+ keys of one shard in one call; at most 5"):
         FlushBlob(VECTORS, flush, parts[0])
     monkeypatch.undo()
+    monkeypatch.setattr(flush_blob, "MAX_BYTES", 500)
+    with pytest.raises(BadRequest, match=r"table 'item': \d+ bytes for one shard in one call; at most 500, make"):
+        FlushBlob(VECTORS, flush, parts[0])
+    monkeypatch.undo()
     long = Flush(
         **{name: getattr(flush, name) for name in flush.__slots__} | {"ranges": (Range(Source("x" * 599, 0), 0, 1),)}
     )
