@@ -14,7 +14,7 @@ from tests.native.redis_module.blobs import PLACE, Blob
 from tests.native.redis_module.parsers import PAIRS
 from tests.servers import RedisServer
 
-STATE, STORED, KEYS = 1, 2, 4
+STATE, STORED, KEYS, NO_IDS = 1, 2, 4, 8
 ROWS_HEAD = np.dtype(
     [
         ("version", "<u4"), ("flags", "<u4"), ("clock", "<i8"), ("feed", "<i8"), ("event_time_ms", "<i8"),

@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 from native.initial import fill_missing
 from tests.native.redis_module.blobs import Blob
 from tests.native.redis_module.parsers import PAIRS
-from tests.native.redis_module.served import KEYS, STATE, STORED, connected, create, events, info, packed, rows
+from tests.native.redis_module.served import KEYS, NO_IDS, STATE, STORED, connected, create, events, info, packed, rows
 from tests.servers import running, server_names
 
 pytestmark = pytest.mark.servers
@@ -98,11 +98,14 @@ def test_lookup(client):
     assert (got.vectors[0] == got.vectors[3]).all()
     assert (got.state.reshape(4, 4)[1] == np.float32(0.1)).all()
     assert (got.head["clock"], got.head["feed"], got.head["event_time_ms"]) == (10, 1, 1000)
+    bare = rows(client.execute_command("TOW.LOOKUP", "k", packed(asked), NO_IDS))
+    assert (bare.rest, bare.records["id_len"].tolist()) == (b"", [0] * 4)
+    assert (bare.vectors == got.vectors).all()
     assert rows(client.execute_command("TOW.LOOKUP", "k", b"", 0)).head["n"] == 0
     with refused("^TOWBAD keys of 7 bytes; each has 8"):
         client.execute_command("TOW.LOOKUP", "k", b"1234567", 0)
-    with refused(r"^TOWBAD flags must be a whole number in \[0, 7\], got '8'"):
-        client.execute_command("TOW.LOOKUP", "k", b"12345678", 8)
+    with refused(r"^TOWBAD flags must be a whole number in \[0, 15\], got '16'"):
+        client.execute_command("TOW.LOOKUP", "k", b"12345678", 16)
     many = client.execute_command("TOW.LOOKUP", "k", bytes(8 << 20), 0)
     assert rows(many).head["n"] == 1 << 20
 
@@ -212,7 +215,7 @@ def test_scan(client):
     assert len(rows(reply).state) == 20
     for words, sentence in (
         ((-1, 5), "cursor .* got '-1'"), ((2**32, 5), "cursor .* got '4294967296'"), ((0, 0), "count .* got '0'"),
-        ((0, 5, 8), "flags .* got '8'"),
+        ((0, 5, 16), "flags .* got '16'"),
     ):  # fmt: skip
         with refused(f"^TOWBAD {sentence}"):
             client.execute_command("TOW.SCAN", "k", *words)
