@@ -12,6 +12,7 @@ I64 = npt.NDArray[np.int64]
 F32 = npt.NDArray[np.float32]
 
 _LN2 = math.log(2.0)
+_INVERSE_FACTORIALS = tuple(1.0 / math.factorial(k) for k in range(17))
 _I64S = types.Array(types.int64, 1, "A")
 _F32S = types.Array(types.float32, 1, "A")
 _READ_I64 = types.Array(types.int64, 1, "C", readonly=True)
@@ -40,9 +41,9 @@ def halved(x: float) -> float:
         return 0.0
     whole = math.floor(x)
     y = -(x - whole) * _LN2
-    total = 1.0
-    for k in range(16, 0, -1):
-        total = 1.0 + total * y / k
+    total = _INVERSE_FACTORIALS[16]
+    for k in range(15, -1, -1):
+        total = total * y + _INVERSE_FACTORIALS[k]
     return math.ldexp(total, -int(whole))
 
 

@@ -33,10 +33,19 @@ void access_block(const struct table *t, int n, const any_u64 *keys, handle *fou
         found[i] = settle(t, keys[i], places[i], found[i], at[i]);
 }
 
-void access_prefetch_extras(const struct table *t, int n, const handle *handles)
+void access_digest(const struct table *t, struct row *row)
+{
+    if (t->limited)
+        return;
+    const struct row_extra *extra = extra_of(t, row);
+    uint16_t length = extra_id_length(extra);
+    row->digest = length && !extra_fence(extra) ? mix_digest(extra->bytes, length, t->salt) : 0;
+}
+
+void access_prefetch_extras(const struct table *t, int n, const handle *handles, bool all)
 {
     for (int k = 0; k < n; k++)
-        if (handles[k] && row_at(t, handles[k])->extra)
+        if (handles[k] && row_at(t, handles[k])->extra && (all || !is_digested(t, handles[k])))
             __builtin_prefetch(slab_at(&t->slab, row_at(t, handles[k])->extra));
 }
 

@@ -92,8 +92,19 @@ handle access_find(const struct table *t, uint64_t key);
  */
 void access_block(const struct table *t, int n, const any_u64 *keys, handle *found);
 
-/* Begins to fetch the extras of n objects, whose headers are read for it. */
-void access_prefetch_extras(const struct table *t, int n, const handle *handles);
+/* Whether nothing need be read of an object's extra: it has an id that its digest stands for, and no fence. */
+static inline bool is_digested(const struct table *t, handle h)
+{
+    return !t->limited && is_row(t, h) && row_at(t, h)->digest;
+}
+
+/* Begins to fetch the extras of n objects, whose headers are read for it; of those alone that have to be read, unless
+ * `all`.
+ */
+void access_prefetch_extras(const struct table *t, int n, const handle *handles, bool all);
+
+/* Puts the digest into a row whose extra is new. */
+void access_digest(const struct table *t, struct row *row);
 
 /* A header of zeros with its key, bare or with values that are not set; not in the index. 0: no memory. O(1). */
 handle access_new(struct table *t, uint64_t key, bool bare);

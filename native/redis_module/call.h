@@ -18,6 +18,7 @@ enum {
     PLAN_EXTRA = 128,    /* `extra` is what it has afterwards, 0: nothing */
     PLAN_INSERTED = 256, /* `made` is in the index already */
     PLAN_VALUE = 512,    /* gets a new value */
+    PLAN_DIGESTED = 1024, /* is_digested */
 };
 
 struct plan {

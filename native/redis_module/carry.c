@@ -120,6 +120,8 @@ static void carry_key(struct call *c, int64_t i, const struct decay_sums *sums, 
         if (row->extra)
             slab_give(&t->slab, row->extra);
         row->extra = p->extra;
+        if (p->after == STANDING_ROW)
+            access_digest(t, row);
     }
     if (c->counts[i] > 0)
         row_observe(row, c->counts[i], c->positives[i], c->clock, c->spec->gap_rate, faded);

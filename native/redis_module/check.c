@@ -34,8 +34,12 @@ static const char *check_object(const struct table *t, handle h, uint64_t *stand
     enum standing standing = standing_of(t, h);
     standings[standing]++;
     tally->extras += row->extra != 0;
-    if (standing != STANDING_ROW && extra_id_length(extra_of(t, row)))
+    const struct row_extra *extra = extra_of(t, row);
+    if (standing != STANDING_ROW && extra_id_length(extra))
         return "a key without a row has an id";
+    if (is_digested(t, h) && (!extra_id_length(extra) || extra_fence(extra) ||
+                              row->digest != mix_digest(extra->bytes, extra_id_length(extra), t->salt)))
+        return "a row's digest is not its id's";
     return NULL;
 }
 

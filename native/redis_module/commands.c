@@ -140,7 +140,7 @@ static int lookup(RedisModuleCtx *ctx, RedisModuleString **argv, int argc)
     struct fault fault;
     int64_t flags;
     size_t size;
-    if (!read_number(ctx, argv[3], "flags", 0, ROWS_STATE | ROWS_STORED | ROWS_KEYS, &flags))
+    if (!read_number(ctx, argv[3], "flags", 0, ROWS_FLAGS, &flags))
         return REDISMODULE_OK;
     const any_u64 *keys = (const any_u64 *)RedisModule_StringPtrLen(argv[2], &size);
     if (size % sizeof *keys || size / sizeof *keys > MOST_KEYS) {
@@ -267,7 +267,7 @@ static int scan(RedisModuleCtx *ctx, RedisModuleString **argv, int argc)
     int64_t at, count, flags = ROWS_KEYS | ROWS_STORED;
     if (!read_number(ctx, argv[2], "cursor", 0, UINT32_MAX, &at) ||
         !read_number(ctx, argv[3], "count", 1, MOST_SCANNED, &count) ||
-        (argc == 5 && !read_number(ctx, argv[4], "flags", 0, ROWS_STATE | ROWS_STORED | ROWS_KEYS, &flags)))
+        (argc == 5 && !read_number(ctx, argv[4], "flags", 0, ROWS_FLAGS, &flags)))
         return REDISMODULE_OK;
     RedisModuleKey *key;
     const struct value *v = open_value(ctx, argv[1], REDISMODULE_READ, &key);

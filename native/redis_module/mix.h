@@ -16,6 +16,11 @@ static inline uint64_t mix(uint64_t z)
     return z ^ (z >> 31);
 }
 
+/* Digest of bytes under a salt that nobody else knows, never 0: two ids with one digest can't be found, and 2^−64 of all
+ * pairs have one. O(length).
+ */
+uint64_t mix_digest(const unsigned char *bytes, uint32_t length, uint64_t salt);
+
 /* Shard of a key, from the high half of its mix. */
 uint32_t mix_shard(uint64_t key, uint32_t shards);
 

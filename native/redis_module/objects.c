@@ -131,6 +131,8 @@ bool table_load_object(struct table *t, const struct object *o, struct fault *fa
     t->bare += bare;
     if (list)
         order_append(list, h);
+    else
+        access_digest(t, row);
     return true;
 failed:
     access_release(t, h);

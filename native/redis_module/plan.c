@@ -4,6 +4,8 @@
 #include "call.h"
 #include "places.h"
 
+#define PLAN_AHEAD 8 /* gradients are looked at a row's length apart, further than processors fetch by themselves */
+
 void *call_take(struct call *c, size_t count, size_t size, bool zero)
 {
     if (!count || c->blocks_used == CALL_BLOCKS)
@@ -164,9 +166,11 @@ static bool fence_after(const struct call *c, int64_t i, struct fence *fence)
 static bool plan_extra(struct call *c, int64_t i, const unsigned char *id)
 {
     struct plan *p = &c->plans[i];
-    struct row_extra *stored = p->old ? extra_of(c->table, row_at(c->table, p->old)) : NULL;
     uint16_t length = c->flush->id_lengths[i];
     bool named = p->flags & PLAN_CHECKED && p->after == STANDING_ROW && length;
+    if (!named && !(p->flags & PLAN_WIPED) && p->flags & PLAN_DIGESTED)
+        return true; /* most: neither row nor extra need be read, which may be out of the translation cache again */
+    struct row_extra *stored = p->old ? extra_of(c->table, row_at(c->table, p->old)) : NULL;
     bool loses_fence = extra_fence(stored) && !(p->flags & PLAN_FENCED);
     if (!named && !(p->flags & PLAN_WIPED) && !loses_fence)
         return true;
@@ -249,6 +253,8 @@ bool plan(struct call *c)
             if (!c->plans[from + k].old)
                 index_prefetch_count(&t->index, mix_place(f->keys[from + k], t->salt));
         for (int k = 0; k < n; k++) {
+            if (f->gradients && from + k + PLAN_AHEAD < c->n)
+                __builtin_prefetch(f->gradients + (size_t)(from + k + PLAN_AHEAD) * t->dim);
             decide(c, from + k);
             if (c->plans[from + k].flags & PLAN_WRITTEN && !reserve(c, from + k, id))
                 return false;

@@ -4,10 +4,16 @@
 #include "access.h"
 #include "shard.h"
 
-/* Bytes of a row behind the fixed columns: entries, or a value; and its id. */
-static size_t tail_of(const struct shard *s, const struct row *row)
+/* Whether rows have parts of different sizes. */
+static bool is_ragged(const struct shard *s, uint32_t flags)
 {
-    size_t size = extra_id_length(extra_of(&s->table, row));
+    return s->table.bodies || !(flags & ROWS_NO_IDS);
+}
+
+/* Bytes of a row behind the fixed columns: entries, or a value; and its id. */
+static size_t tail_of(const struct shard *s, const struct row *row, uint32_t flags)
+{
+    size_t size = flags & ROWS_NO_IDS ? 0 : extra_id_length(extra_of(&s->table, row));
     if (s->table.bodies) {
         size_t unit = s->spec.kind == KIND_SEQUENCE ? sizeof(struct entry) : 1;
         size += unit * ((const struct row_body *)(const void *)row->values)->size;
@@ -31,25 +37,28 @@ size_t shard_rows_size(const struct shard *s, int64_t n, const any_u64 *keys, ui
 {
     const struct table *t = &s->table;
     size_t tails = 0;
-    for (int64_t from = 0; from < n; from += TABLE_BLOCK) {
+    for (int64_t from = 0; from < n && is_ragged(s, flags); from += TABLE_BLOCK) {
         int block = block_of(n, from);
         access_block(t, block, keys + from, handles + from);
-        access_prefetch_extras(t, block, handles + from);
+        if (!(flags & ROWS_NO_IDS))
+            access_prefetch_extras(t, block, handles + from, true);
         for (int k = 0; k < block; k++)
             if (handles[from + k] && is_row(t, handles[from + k]))
-                tails += tail_of(s, row_at(t, handles[from + k]));
+                tails += tail_of(s, row_at(t, handles[from + k]), flags);
     }
     return fixed_size(s, n, flags) + tails;
 }
 
-static struct row_record record_of(const struct shard *s, const struct row *row, enum standing standing)
+static struct row_record record_of(const struct shard *s, const struct row *row, enum standing standing,
+                                   uint32_t flags)
 {
     if (standing != STANDING_ROW && standing != STANDING_STUB)
         return (struct row_record){0};
     struct row_record record = {row->clock,      row->count, row->updated_ms, row->last_seen, row->gap,
                                 row->popularity, row->check, 0,               0};
     if (standing == STANDING_ROW) {
-        record.id_length = extra_id_length(extra_of(&s->table, row));
+        if (!(flags & ROWS_NO_IDS))
+            record.id_length = extra_id_length(extra_of(&s->table, row));
         if (s->table.bodies)
             record.entries = (uint16_t)((const struct row_body *)(const void *)row->values)->size;
     }
@@ -155,12 +164,12 @@ static void put_row(const struct shard *s, struct row *row, uint32_t flags, stru
                 put(&c->values, body->bytes + sizeof place, body->size);
         }
     }
-    const struct row_extra *extra = extra_of(t, row);
+    const struct row_extra *extra = flags & ROWS_NO_IDS ? NULL : extra_of(t, row);
     if (extra)
         put(&c->ids, extra->bytes, extra_id_length(extra));
 }
 
-void shard_rows_write(const struct shard *s, int64_t n, const any_u64 *keys, uint32_t flags, const handle *handles,
+void shard_rows_write(const struct shard *s, int64_t n, const any_u64 *keys, uint32_t flags, handle *handles,
                       unsigned char *out)
 {
     const struct table *t = &s->table;
@@ -170,6 +179,8 @@ void shard_rows_write(const struct shard *s, int64_t n, const any_u64 *keys, uin
     size_t bytes = row_bytes(flags & ROWS_STATE || t->bodies ? t->values : t->dim);
     for (int64_t from = 0; from < n; from += TABLE_BLOCK) {
         int block = block_of(n, from);
+        if (!is_ragged(s, flags))
+            access_block(t, block, keys + from, handles + from);
         for (int k = 0; k < block; k++)
             if (handles[from + k] && is_row(t, handles[from + k]))
                 prefetch_lines(row_at(t, handles[from + k]), 0, bytes);
@@ -179,7 +190,7 @@ void shard_rows_write(const struct shard *s, int64_t n, const any_u64 *keys, uin
             enum standing standing = standing_of(t, h);
             uint8_t byte = (uint8_t)standing;
             struct row *row = h ? row_at(t, h) : NULL;
-            struct row_record record = record_of(s, row, standing);
+            struct row_record record = record_of(s, row, standing, flags);
             if (flags & ROWS_KEYS)
                 put(&c.keys, &key, sizeof key);
             put(&c.records, &record, sizeof record);

@@ -6,7 +6,8 @@
  * A key without a row, counted and not admitted yet or remembered as evicted or forgotten, is a header alone, in a slab
  * class of its own: the class of a handle tells what is behind it, and no bit of the header has to.
  *
- * The id and the fence of a forget lie in a slab object of their own, `extra`: because most calls don't read them; because
+ * The id and the fence of a forget lie in a slab object of their own, `extra`: because most calls don't read them, as a
+ * keyed digest of the id stands in the header of rows that are in no list; because
  * the rest then has one size, 64 + 256 bytes for SGD at 64 dimensions, which is a multiple of cache lines; and because a
  * row that a gradient made gets its id later, and must not move for it. The id's length lies with it, and not in the
  * header, which is full.
@@ -44,9 +45,12 @@ struct row {
     int64_t last_seen; /* clock of the last own event: logQ's A */
     float gap;         /* logQ's B */
     float popularity;
-    uint32_t check;           /* of the id */
-    handle extra;             /* of its row_extra, 0: neither id nor fence */
-    struct order_links links; /* in one of the table's lists; rows of a table without limits are in none */
+    uint32_t check; /* of the id */
+    handle extra;   /* of its row_extra, 0: neither id nor fence */
+    union {
+        struct order_links links; /* in one of the table's lists */
+        uint64_t digest; /* of the id: a row of a table without limits is in no list. 0: `extra` has to be read */
+    };
     float values[];
 };
 
@@ -96,8 +100,8 @@ _Static_assert(sizeof(struct fence) == 28, "packed");
 
 /* x[i] = 2^(−x[i]) for n ≤ ROW_BLOCK numbers ≥ 0, halved of native/statistics.py bit for bit. O(n).
  *
- * Many at once, because each is a chain of sixteen divisions: one after the other they took a sixth of an apply, side by
- * side in vector registers next to nothing.
+ * Many at once, because each is a chain of sixteen steps: one after the other they took a tenth of an apply, side by side
+ * in vector registers next to nothing.
  */
 #define ROW_BLOCK 32
 void row_halved(int n, double *x);

@@ -4,6 +4,13 @@
 #include "call.h"
 #include "places.h"
 
+/* Whether the key is of another id than the flush's, which is not empty, where a digest stands for the stored one. */
+static bool other_digest(const struct call *c, const struct row *row, int64_t i, const unsigned char *id)
+{
+    return row->check != c->flush->checks[i] ||
+           row->digest != mix_digest(id, c->flush->id_lengths[i], c->table->salt);
+}
+
 /* Whether the key is of another id than the flush's. A row without id is nobody's yet; a stub has check bits, no id. */
 static bool taken(const struct call *c, const struct row *row, const struct row_extra *extra, enum standing standing,
                   int64_t i, const unsigned char *id)
@@ -57,12 +64,19 @@ static bool find_keys(struct call *c)
         handle found[TABLE_BLOCK];
         int n = block_of(c->n, from);
         access_block(t, n, f->keys + from, found);
-        access_prefetch_extras(t, n, found);
+        access_prefetch_extras(t, n, found, false);
         for (int k = 0; k < n; k++) {
             int64_t i = from + k;
             struct plan *p = &c->plans[i];
             *p = (struct plan){.old = found[k]};
-            if (found[k]) {
+            if (found[k] && is_digested(t, found[k])) {
+                p->before = STANDING_ROW;
+                p->flags |= PLAN_NAMED_BEFORE | PLAN_DIGESTED;
+                if (f->id_lengths[i] && other_digest(c, row_at(t, found[k]), i, id)) {
+                    p->flags |= PLAN_TAKEN;
+                    odd = true;
+                }
+            } else if (found[k]) {
                 const struct row *row = row_at(t, found[k]);
                 const struct row_extra *extra = extra_of(t, row);
                 p->before = (uint8_t)standing_of(t, found[k]);

@@ -68,11 +68,11 @@ size_t shard_memory(const struct shard *s);
  *     entries    struct entry[Σ entries]  sequence tables
  *     standings  u8[n]        enum standing
  *     values     u8[Σ entries]            record tables, end to end
- *     ids        u8[ids_size] of rows, end to end by record.id_length
+ *     ids        u8[Σ id_length] of rows, end to end; unless ROWS_NO_IDS, where every id_length is 0
  *
  * so that every column of numbers is aligned if the reply is.
  */
-enum { ROWS_STATE = 1, ROWS_STORED = 2, ROWS_KEYS = 4 };
+enum { ROWS_STATE = 1, ROWS_STORED = 2, ROWS_KEYS = 4, ROWS_NO_IDS = 8, ROWS_FLAGS = 15 };
 
 struct rows_head {
     uint32_t version, flags;
@@ -83,11 +83,13 @@ struct rows_head {
 #define ROWS_VERSION 1u
 _Static_assert(sizeof(struct rows_head) == 64, "64");
 
-/* Bytes of the reply to n keys, found along the way into `handles` (n). Keys may repeat. O(n). */
+/* Bytes of the reply to n keys, for which `handles` (n) are found along the way. Keys may repeat. O(n), or O(1) where a
+ * row's part has one size: then shard_rows_write finds them.
+ */
 size_t shard_rows_size(const struct shard *s, int64_t n, const any_u64 *keys, uint32_t flags, handle *handles);
 
 /* Writes it into `out`, of so many bytes, aligned to 8. O(bytes). */
-void shard_rows_write(const struct shard *s, int64_t n, const any_u64 *keys, uint32_t flags, const handle *handles,
+void shard_rows_write(const struct shard *s, int64_t n, const any_u64 *keys, uint32_t flags, handle *handles,
                       unsigned char *out);
 
 /* A scan: up to `most` keys that have a row, from *cursor on; *cursor is then where to go on, 0: there is no more. A key
