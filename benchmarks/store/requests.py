@@ -40,7 +40,7 @@ def bulk_bytes(size: int) -> int:
 
 def module_lookup(spec: TableSpec, rows: I64) -> Request:
     """Vectors, records, standings and ids of rows that are all there; a table of one shard."""
-    (command,) = lookups(spec.name, 0, keys_of(rows), 0)
+    (command,) = lookups(spec, 0, keys_of(rows), 0)
     row = HEADER_BYTES + 4 * spec.dim + 1 + ID_BYTES
     return Request(command, bulk_bytes(ROWS_HEAD.size + len(rows) * row))
 
