@@ -220,8 +220,11 @@ class EmbeddingStore(Protocol):
     def raise_generation(self) -> int:
         """Fence off all flushes in flight, for after a restore: the new generation, now set in every shard."""
 
-    def lookup(self, table: str, keys: U64, *, with_state: bool = False) -> Rows:
-        """Rows of an embedding or dense table, in the order of `keys` (repeats allowed). Pure: never writes."""
+    def lookup(self, table: str, keys: U64, *, with_state: bool = False, with_ids: bool = True) -> Rows:
+        """Rows of an embedding or dense table, in the order of `keys` (repeats allowed). Pure: never writes.
+
+        with_ids False: `ids` is n empty ones, and the store need not fetch them: for who knows them, as a trainer does.
+        """
 
     def histories(self, table: str, keys: U64) -> Histories:
         """Entries of a sequence table, oldest first, in the order of `keys`. Pure: never writes."""

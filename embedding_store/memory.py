@@ -136,11 +136,11 @@ class MemoryStore:
                     shard.meta = replace(shard.meta, generation=self._generation)
             return self._generation
 
-    def lookup(self, table: str, keys: U64, *, with_state: bool = False) -> Rows:
+    def lookup(self, table: str, keys: U64, *, with_state: bool = False, with_ids: bool = True) -> Rows:
         """As the contract says."""
         t = self._table(table)
         block = self._read(t, checked_keys(t.spec, keys, "lookup"), with_state=with_state)
-        return rows_of(block, with_state=with_state)
+        return rows_of(block, with_state=with_state, with_ids=with_ids)
 
     def histories(self, table: str, keys: U64) -> Histories:
         """As the contract says."""

@@ -49,7 +49,7 @@ class Ranker:
     def users(self, keys: U64) -> Users:
         """Read histories (and id vectors) from the store and run the user tower. Raises StoreUnavailable."""
         histories = self._store.histories("history", keys)
-        own = self._store.lookup("user", keys) if self._model.user_id_vector else None
+        own = self._store.lookup("user", keys, with_ids=False) if self._model.user_id_vector else None
         clock, updated_ms = histories.clock, histories.updated_ms
         if own is not None:
             clock, updated_ms = np.maximum(clock, own.clock), np.maximum(updated_ms, own.updated_ms)

@@ -175,7 +175,7 @@ def _body(spec: TableSpec) -> tuple[int, int]:
     return 4 * (spec.dim + spec.state_dim), 0
 
 
-def rows_of(block: Block, *, with_state: bool = False) -> Rows:
+def rows_of(block: Block, *, with_state: bool = False, with_ids: bool = True) -> Rows:
     """The reply of `lookup`."""
     h = block.headers
     return Rows(
@@ -188,7 +188,7 @@ def rows_of(block: Block, *, with_state: bool = False) -> Rows:
         gap=h["gap"].copy(),
         popularity=h["popularity"].copy(),
         check=h["check"].copy(),
-        ids=block.ids(),
+        ids=block.ids() if with_ids else Ragged(np.zeros(len(h) + 1, np.int64), np.zeros(0, np.uint8)),
         state=block.state if with_state else None,
     )
 

@@ -83,7 +83,7 @@ class DenseParameters:
         """(size,) the parameters as they stand in the store."""
         if not self.size:
             return np.zeros(0, np.float32)
-        deltas = store.lookup("dense", self.keys).vectors.reshape(-1)[: self.size]
+        deltas = store.lookup("dense", self.keys, with_ids=False).vectors.reshape(-1)[: self.size]
         return self.initial() + deltas
 
 

@@ -78,7 +78,7 @@ def initial(live: Live, tower: Literal["user", "item"], keys: U64) -> F32:
     """
     if tower == "user":
         return np.zeros((len(keys), live.model.output_dim), np.float32)
-    vectors = live.store.lookup("item", keys).vectors
+    vectors = live.store.lookup("item", keys, with_ids=False).vectors
     if not live.model.dense_layers:
         return vectors
     parameters = DenseParameters(live.model)

@@ -91,7 +91,7 @@ class ExampleReader:
         targets = np.concatenate([events.item_key, replayed.item])
         present = np.arange(joined_recent.shape[1]) < lengths[:, None]
         item_keys, item_numbers = unique_keys(np.concatenate([targets, joined_recent[present]]))
-        items = self._store.lookup("item", item_keys)
+        items = self._store.lookup("item", item_keys, with_ids=False)
         # A history may name an item that was evicted or forgotten; one whose first events are in our hands is not
         # missing.
         alive = items.found.copy()
@@ -109,7 +109,7 @@ class ExampleReader:
         index = KeyIndex(max(16, len(item_keys)))
         index.add(item_keys)
         is_row = np.concatenate([is_positive, is_column[len(events) :]])
-        own = self._store.lookup("user", users) if self._model.user_id_vector else None
+        own = self._store.lookup("user", users, with_ids=False) if self._model.user_id_vector else None
         if own is None:
             is_row &= (recent >= 0).any(axis=1)
         examples = Examples(

@@ -21,8 +21,8 @@ from native.ragged import Ragged
 from native.rows import ENTRY_BYTES, HEADER, HEADER_BYTES, ORDER_BYTES, scatter_rows
 
 VERSION = 1
-WITH_STATE, STORED, WITH_KEYS = 1, 2, 4
-"""Flags: optimizer state; vectors as stored, not decayed; keys."""
+WITH_STATE, STORED, WITH_KEYS, WITHOUT_IDS = 1, 2, 4, 8
+"""Flags: optimizer state; vectors as stored, not decayed; keys; ids are left out."""
 
 HEAD = struct.Struct("<2I4q4IQ")
 """version, flags, clock, feed, event_time_ms, produced_ms, n, dim, state_dim, unused, tail_size."""

@@ -21,7 +21,7 @@ from embedding_store.module_store.declaration import declaration
 from embedding_store.module_store.feed import read_changes
 from embedding_store.module_store.flush_blob import FlushBlob
 from embedding_store.module_store.lookups import lookups, parse_lookups
-from embedding_store.module_store.rows_blob import WITH_STATE, RowsReply, block_of
+from embedding_store.module_store.rows_blob import WITH_STATE, WITHOUT_IDS, RowsReply, block_of
 from embedding_store.module_store.status import status_of
 from embedding_store.module_store.waiting import tow_wait
 from embedding_store.records import Block
@@ -90,8 +90,10 @@ class ModuleStore(RegisteredStore):
         longest_s = None if self._clustered else self._timeout_s / 2
         return routed(self._nodes, lambda s: wait(s, specs, cursors, timeout_s, module_key, tow_wait, longest_s))
 
-    def _read(self, spec: TableSpec, keys: U64, *, with_state: bool) -> tuple[Block, Standings]:
-        flags = WITH_STATE if with_state else 0
+    def _read(
+        self, spec: TableSpec, keys: U64, *, with_state: bool = False, with_ids: bool = True
+    ) -> tuple[Block, Standings]:
+        flags = WITH_STATE * with_state | WITHOUT_IDS * (not with_ids)
         order, starts = by_shard(keys, spec.shards)
         ordered = keys[order]
         mine = [ordered[starts[s] : starts[s + 1]] for s in range(spec.shards)]

@@ -81,29 +81,29 @@ class RegisteredStore(ABC):
             self._raise_shards(self._table(table.decode()), generation)
         return int(generation)
 
-    def lookup(self, table: str, keys: U64, *, with_state: bool = False) -> Rows:
+    def lookup(self, table: str, keys: U64, *, with_state: bool = False, with_ids: bool = True) -> Rows:
         """As the contract says. One round trip."""
         spec = self.spec(table)
-        block, _ = self._read(spec, checked_keys(spec, keys, "lookup"), with_state=with_state)
-        return rows_of(block, with_state=with_state)
+        block, _ = self._read(spec, checked_keys(spec, keys, "lookup"), with_state=with_state, with_ids=with_ids)
+        return rows_of(block, with_state=with_state, with_ids=with_ids)
 
     def histories(self, table: str, keys: U64) -> Histories:
         """As the contract says. One round trip."""
         spec = self.spec(table)
-        block, _ = self._read(spec, checked_keys(spec, keys, "histories"), with_state=False)
+        block, _ = self._read(spec, checked_keys(spec, keys, "histories"), with_ids=False)
         return histories_of(block)
 
     def values(self, table: str, keys: U64) -> Values:
         """As the contract says. One round trip."""
         spec = self.spec(table)
-        block, _ = self._read(spec, checked_keys(spec, keys, "values"), with_state=False)
+        block, _ = self._read(spec, checked_keys(spec, keys, "values"))
         return values_of(block)
 
     def taken(self, table: str, keys: U64, checks: U32, ids: Ragged) -> Bool:
         """As the contract says. One round trip."""
         spec = self.spec(table)
         keys, checks, ids = checked_identities(spec, keys, checks, ids)
-        block, standings = self._read(spec, keys, with_state=False)
+        block, standings = self._read(spec, keys)
         return taken_by_others(block, standings, checks, ids)
 
     def run_id(self) -> str:
@@ -133,7 +133,9 @@ class RegisteredStore(ABC):
         """Raise every shard to `generation` at least; a shard that is not there is made."""
 
     @abstractmethod
-    def _read(self, spec: TableSpec, keys: U64, *, with_state: bool) -> tuple[Block, Standings]:
+    def _read(
+        self, spec: TableSpec, keys: U64, *, with_state: bool = False, with_ids: bool = True
+    ) -> tuple[Block, Standings]:
         """Rows of `keys` (n,), decayed to their shards' clocks, and how each key stands (n,). Pure."""
 
     def _table(self, name: str) -> Declared:

@@ -98,7 +98,14 @@ class RedisStore(RegisteredStore):
         longest_s = None if self._clustered else self._timeout_s / 2
         return routed(self._nodes, lambda s: wait(s, specs, cursors, timeout_s, _feed, xread, longest_s))
 
-    def _read(self, spec: TableSpec, keys: U64, *, with_state: bool) -> tuple[Block, Standings]:
+    def _read(
+        self,
+        spec: TableSpec,
+        keys: U64,
+        *,
+        with_state: bool = False,
+        with_ids: bool = True,  # noqa: ARG002 - records come whole
+    ) -> tuple[Block, Standings]:
         order, starts = by_shard(keys, spec.shards)
         ordered = keys[order]
         mine = [ordered[starts[s] : starts[s + 1]] for s in range(spec.shards)]

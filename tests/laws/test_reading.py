@@ -56,6 +56,28 @@ def test_rows_answer_in_the_order_of_the_keys(store):
         assert getattr(rows, name).flags.c_contiguous
 
 
+def test_ids_may_be_left_out(store):
+    begin(store, SPEC)
+    store.apply("item", flush_of([1, 2], 0, 2, gradients=np.ones((2, 5)), counts=[1, 1]))
+    keys = np.array([2, 9, 1], np.uint64)
+    whole = store.lookup("item", keys, with_state=True)
+    bare = store.lookup("item", keys, with_state=True, with_ids=False)
+    assert bare.ids.tolist() == [b""] * 3
+    for name in (
+        "vectors",
+        "state",
+        "found",
+        "clock",
+        "count",
+        "updated_ms",
+        "last_seen",
+        "gap",
+        "popularity",
+        "check",
+    ):
+        np.testing.assert_array_equal(getattr(bare, name), getattr(whole, name))
+
+
 def test_no_keys_is_no_error(store):
     begin(store, SPEC)
     assert store.lookup("item", np.zeros(0, np.uint64)).vectors.shape == (0, 5)
