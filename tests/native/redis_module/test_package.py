@@ -141,7 +141,7 @@ def test_why_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     missing = module_path({**environ, "PATH": "", "CC": ""})
     assert missing.path is None
     assert missing.why_not.startswith("no C compiler: install gcc or clang")
-    refused = module_path({**environ, "TOWLINE_MODULE_FLAGS": "-DRedisModule_OnLoad=3"})
+    refused = module_path({**environ, "TOWLINE_MODULE_FLAGS": "-fno-such-flag"})
     assert refused.path is None
     assert re.match(r"the module can't be compiled: .*error", refused.why_not)
     (tmp_path / "file").touch()
