@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "mix.h"
 #include "row.h"
 
 #define MAX_NOW_MS (INT64_C(1) << 53) /* as embedding_store/validation.py */
@@ -283,6 +284,39 @@ static bool check_values(const struct flush *f, struct fault *fault)
     return true;
 }
 
+/* Whether rows below `below` have as many own events as their counts say: sums of a hash of the row, once for each. Equal
+ * for others by chance, once in 2^64, or by somebody's will, who gains nothing by it.
+ */
+static bool names_own(const struct flush *f, uint32_t below)
+{
+    uint64_t difference = 0;
+    for (uint32_t i = 0; i < below; i++)
+        difference += (uint64_t)f->counts[i] * mix(i + 1);
+    for (uint32_t e = 0; e < f->head.own; e++)
+        if (f->own_rows[e] < below)
+            difference -= mix(f->own_rows[e] + UINT64_C(1));
+    return difference == 0;
+}
+
+static bool check_named(const struct flush *f, struct fault *fault)
+{
+    uint32_t low = 0, high = f->head.keys; /* rows below low are right, below high not all */
+    if (names_own(f, high))
+        return true;
+    while (high - low > 1) {
+        uint32_t middle = low + (high - low) / 2;
+        if (names_own(f, middle))
+            low = middle;
+        else
+            high = middle;
+    }
+    int64_t named = 0;
+    for (uint32_t e = 0; e < f->head.own; e++)
+        named += f->own_rows[e] == low;
+    return fault_set(fault, FAULT_BAD, "key %u has %" PRId64 " places of own events, but a count of %" PRId64, low,
+                     named, f->counts[low]);
+}
+
 static bool check_own(const struct flush *f, struct fault *fault)
 {
     if (!(f->head.flags & FLUSH_OWN))
@@ -304,7 +338,7 @@ static bool check_own(const struct flush *f, struct fault *fault)
             return fault_set(fault, FAULT_BAD, "positives of own event %u are %g; they must lie in [0, %g]", i,
                              (double)f->own_positives[i], (double)MAX_POSITIVES);
     }
-    return true;
+    return check_named(f, fault);
 }
 
 static bool check_forgets(const struct flush *f, struct fault *fault)

@@ -94,7 +94,8 @@ struct flush {
 };
 
 /* Reads a blob for a table of `dim` and `state_dim`, and checks everything that can be checked without the shard: version,
- * flags, sizes against the length, lengths of ids and sources, rows in range, forgets' rows distinct; counts not negative; ranges not empty, start ≥ 0, start < stop, sources distinct; times and numbers not
+ * flags; sizes against the length; lengths of ids and sources; rows in range, forgets' rows distinct; counts not negative,
+ * own events as many as counted; ranges not empty, start ≥ 0, start < stop, sources distinct; times and numbers not
  * negative. A false result has its reason in `fault`, with both values. Pure; O(blob's columns but gradients).
  */
 bool flush_parse(struct flush *out, const void *blob, size_t size, uint32_t dim, uint32_t state_dim,

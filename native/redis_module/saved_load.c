@@ -80,19 +80,20 @@ static bool open_shard(struct saved_loader *l, const struct pairs *p, struct fau
 
 static bool load_meta(struct saved_loader *l, struct bytes record, struct fault *fault)
 {
-    int64_t numbers[sizeof(struct shard_meta) / sizeof(int64_t)];
-    if (record.left != sizeof numbers)
+    struct shard_meta *m = &l->shard->meta;
+    if (record.left != sizeof *m)
         return fault_set(fault, FAULT_BAD, "saved numbers of a shard have %zu bytes, expected %zu", record.left,
-                         sizeof numbers);
-    memcpy(numbers, record.at, sizeof numbers);
+                         sizeof *m);
+    memcpy(m, record.at, sizeof *m);
+    /* counts of what happened are told and nothing else: whatever they are, the shard can live with it */
+    const int64_t numbers[] = {m->generation, m->clock, m->event_time_ms, m->produced_ms, m->now_ms, m->feed};
     for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
         if (numbers[k] < 0)
-            return fault_set(fault, FAULT_BAD, "saved number %zu of a shard is %" PRId64 "; none is negative", k,
+            return fault_set(fault, FAULT_BAD, "saved number %zu of a shard is %" PRId64 "; it can't be negative", k,
                              numbers[k]);
-    memcpy(&l->shard->meta, numbers, sizeof numbers);
-    if (l->shard->meta.clock >= MAX_MS || l->shard->meta.now_ms >= MAX_MS)
+    if (m->clock >= MAX_MS || m->now_ms >= MAX_MS)
         return fault_set(fault, FAULT_BAD, "saved clock %" PRId64 " and time %" PRId64 "; both are below %" PRId64,
-                         l->shard->meta.clock, l->shard->meta.now_ms, MAX_MS);
+                         m->clock, m->now_ms, MAX_MS);
     return true;
 }
 
@@ -190,7 +191,7 @@ static bool check_numbers(const struct saved_loader *l, const struct object *o, 
 static bool entries_rise(const struct entry *entries, uint32_t n)
 {
     for (uint32_t i = 1; i < n; i++)
-        if (!entry_after(&entries[i], &entries[i - 1]))
+        if (entry_after(&entries[i - 1], &entries[i]))
             return false;
     return true;
 }

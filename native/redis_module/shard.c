@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "apply.h"
+#include "fits.h"
 #include "objects.h"
 
 #define MAX_CLOCK (INT64_C(1) << 53) /* clients keep clocks in float64 */
@@ -103,6 +104,8 @@ static void advance(struct shard *s, const struct flush *f, bool changed, const 
 
 bool shard_apply(struct shard *s, const struct flush *f, enum shard_outcome *outcome, struct fault *fault)
 {
+    if (!flush_fits(f, &s->spec, fault))
+        return false;
     if (f->head.generation != s->meta.generation)
         return fault_set(fault, FAULT_GENERATION, "stored %lld given %lld", (long long)s->meta.generation,
                          (long long)f->head.generation);

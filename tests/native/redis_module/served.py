@@ -60,8 +60,8 @@ class RowsReply:
     rest: bytes  # of other kinds than embedding: places, entries; values; ids
 
 
-def rows(reply: bytes) -> RowsReply:
-    """The rows of a table without places and entries."""
+def rows(reply: bytes, places: int = 0) -> RowsReply:
+    """The rows of a table without entries, and with as many places."""
     head = np.frombuffer(reply, ROWS_HEAD, 1)[0]
     at = ROWS_HEAD.itemsize
 
@@ -77,6 +77,7 @@ def rows(reply: bytes) -> RowsReply:
     vectors = column("<f4", n * dim).reshape(n, dim)
     state = column("<f4", n * state_dim if head["flags"] & STATE else 0)
     assert len(reply) - at == head["tail_size"]
+    column(PLACE, places)
     standings = column("u1", n)
     return RowsReply(head, keys, records, vectors, state, standings, reply[at:])
 

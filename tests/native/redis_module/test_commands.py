@@ -17,6 +17,8 @@ from tests.native.redis_module.served import KEYS, NO_IDS, STATE, STORED, connec
 from tests.servers import running, server_names
 
 pytestmark = pytest.mark.servers
+SEQUENCE = {"kind": "sequence", "dim": "0", "length": "3", "optimizer": "add"}
+RECORD = SEQUENCE | {"kind": "record"}
 FIVE = np.array([1, 2, 3, 2**63, 2**64 - 1], np.uint64)
 
 
@@ -148,6 +150,39 @@ def test_apply(client):
         client.execute_command("TOW.APPLY", "k", good + b"x")
     assert client.dump("k") == digest
     assert client.execute_command("TOW.APPLY", "k", good) == [0, 20, 20]
+
+
+@pytest.mark.parametrize(
+    ("table", "carried", "sentence"),
+    [
+        ({}, {"dim": 4, "appends": [(0, (1, 1, 1, 1, 1.0))]}, "TOWKIND a table of kind embedding takes no appends"),
+        ({"kind": "dense"}, {"dim": 4, "values": [(0, (1, 1, 1), b"x")]}, "TOWKIND .* dense takes no values, .* has 1"),
+        (SEQUENCE, {"values": [(0, (1, 1, 1), b"x")]}, "TOWKIND a table of kind sequence takes no values"),
+        (SEQUENCE, {"gradients": np.zeros((2, 0))}, "TOWKIND a table of kind sequence has no vectors: flags 0x1"),
+        (RECORD, {"deltas": True}, "TOWKIND a table of kind record has no vectors: flags 0x2"),
+        (RECORD, {"appends": [(0, (1, 1, 1, 1, 1.0))]}, "TOWKIND a table of kind record takes no appends"),
+        (RECORD, {"values": [(0, (1, 1, 1), b"xxxx")]}, "TOWBAD value 0 has 4 bytes; the table keeps at most 3"),
+        ({"optimizer": "adam"}, {"dim": 4, "state_dim": 9, "deltas": True}, "TOWBAD flags 0x2: optimizer adam"),
+        ({}, {"dim": 4, "keys": [5, 5]}, "TOWBAD key 5 comes twice"),
+        ({}, {"dim": 4, "own": [(0, (1, 1, 1), 1.0)] * 2}, "TOWBAD key 0 has 2 places of own events, but a count of 1"),
+    ],
+)
+def test_what_a_table_does_not_take(client, table, carried, sentence):
+    create(client, "k", **table)
+    with refused(f"^{sentence}"):
+        client.execute_command("TOW.APPLY", "k", Blob(**({"keys": [1, 2], "counts": [1, 1]} | carried)).bytes())
+    assert (info(client, "k")["clock"], info(client, "k")["rows"]) == (0, 0)
+
+
+def test_rows_without_what_their_table_is_for(client):
+    """Own events alone make rows of sequence and record tables."""
+    for name, table in (("s", SEQUENCE), ("r", RECORD)):
+        create(client, name, **table)
+        assert client.execute_command("TOW.APPLY", name, Blob(keys=[1, 2], counts=[1, 2]).bytes())[0] == 0
+        got = rows(client.execute_command("TOW.LOOKUP", name, packed([1]), 0), places=int(name == "r"))
+        assert (got.records["count"].tolist(), got.records["entries"].tolist()) == ([1], [0])
+        assert client.copy(name, "copy", replace=True)
+        assert client.dump("copy") == client.dump(name)
 
 
 def test_only_what_was_applied_is_a_change(client):
