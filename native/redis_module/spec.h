@@ -55,7 +55,9 @@ bool spec_parse(struct spec *out, size_t count, const char *const *names, const 
 
 void spec_close(struct spec *s, struct allocator *allocator);
 
-/* Whether two declarations are the same; if not, `fault` names every field that differs, with both values. */
+/* Whether two declarations are the same but for evict_batch, max_evicted and max_forgotten, which a release may change; if
+ * not, `fault` names every field that differs, with both values.
+ */
 bool spec_same(const struct spec *stored, const struct spec *given, struct fault *fault);
 
 /* Calls `each` for every pair, in the order above, numbers as text that reads back to the same number. */

@@ -123,3 +123,10 @@ def test_without_memory(parsers):
     with pytest.raises(Refused, match=r"^OOM no memory for a declaration of 27 bytes"):
         parsers.of()
     parsers.counting.left = -1
+
+
+def test_what_a_release_may_tune_is_no_difference(parsers):
+    stored, given = parsers.of(), parsers.of(evict_batch="128", max_evicted="9", max_forgotten="7")
+    parsers.same(stored, given)
+    for spec in (stored, given):
+        parsers.close(spec)
