@@ -143,7 +143,9 @@ size_t world_call(struct world *w, struct decisions *d, unsigned char *out)
     uint32_t what = byte(d), first = byte(d), step = 1 + below(d, 3); /* keys first, first + step, … */
     bool vectors = kind == KIND_EMBEDDING || kind == KIND_DENSE;
     if (vectors && what & 1)
-        head.flags |= FLUSH_GRADIENTS | (what & 2 ? FLUSH_DELTAS : 0);
+        head.flags |= FLUSH_GRADIENTS;
+    if (head.flags && what & 2 && w->shard.spec.optimizer.kind != OPTIMIZER_ADAM)
+        head.flags |= FLUSH_DELTAS;
     if (head.flags & FLUSH_DELTAS && w->state_dim)
         head.flags |= FLUSH_STATE;
     head.flags |= (what & 4 ? FLUSH_OWN : 0) | (what & 8 ? FLUSH_CHECKS : 0);
