@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
 
 # python -m infra.docker.lock keeps the images' locks in step with requirements.lock
-.PHONY: demo test check bench-freshness bench-store bench-table fuzz laws-sanitized lock install clean
+.PHONY: demo test check bench-freshness bench-store fuzz laws-sanitized lock install clean
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "towline needs Python 3.11, 3.12 or 3.13; install one, or name it: make PYTHON=/path/to/python3.12" >&2; exit 1; }

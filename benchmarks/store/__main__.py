@@ -29,7 +29,7 @@ from benchmarks.store import aggregation, calls, growth, memory, wire, writers
 from benchmarks.store.calls import Cost
 from benchmarks.store.data import BATCH, DIM, OPTIMIZERS
 from benchmarks.store.report import tables_of
-from benchmarks.store.servers import floor_server, store_server
+from benchmarks.store.servers import floor_server, store_server, undisturbed
 from infra.local.store_server import find_store_program
 
 
@@ -39,11 +39,11 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--dim", type=int, default=DIM)
     parser.add_argument("--keys", type=int, default=BATCH)
-    parser.add_argument("--seconds", type=float, default=40, help="of lookup + apply by turns")
+    parser.add_argument("--seconds", type=float, default=20, help="of lookup + apply by turns")
     parser.add_argument("--growth-rows", type=int, default=None, help="default: ten times --rows")
-    parser.add_argument("--growths", type=int, default=3, help="how often the table is grown")
+    parser.add_argument("--growths", type=int, default=2, help="how often the table is grown")
     parser.add_argument("--shards", type=int, default=4, help="of the writers' tables")
-    parser.add_argument("--rounds", type=int, default=12, help="lookup + apply calls of a writer's block")
+    parser.add_argument("--rounds", type=int, default=8, help="lookup + apply calls of a writer's block")
     parser.add_argument("--blocks", type=int, default=5, help="the median of blocks is reported")
     parser.add_argument("--aof", action="store_true", help="with the append-only file, fsync every second")
     arguments = parser.parse_args()
@@ -86,20 +86,19 @@ def measured(arguments: argparse.Namespace, progress: Progress) -> dict[str, Any
             }
             calls.fill_stock(stock, rows, dim, progress)
             tables = {name: (f.spec, f.offset) for name, f in filled.items()}
-            with floor_server(folder, rows, dim) as floor:
+            with floor_server(folder, rows, dim) as floor, undisturbed(floor, module, stock) as alone:
                 costs = calls.measure(floor, module, stock, tables, rows, arguments.keys, arguments.seconds, progress)
             on_the_wire = wire.measure(module, stock, arguments.keys, dim)
             for served in (module, stock):
                 served.told("FLUSHALL")
-            wrote = {
-                backend: {
-                    name: writers.measure(served, stock, name, arguments, progress) for name in writers.OPTIMIZERS
-                }
-                for backend, served in (("module", module), ("stock", stock))
-            }
+            wrote: dict[str, dict[str, Any]] = {"module": {}, "stock": {}}
+            for backend, name in (("module", "sgd"), ("module", "adagrad"), ("stock", "adagrad")):
+                served = module if backend == "module" else stock
+                wrote[backend][name] = writers.measure(served, stock, name, arguments, progress)
             for served in (module, stock):
                 served.told("FLUSHALL")
-            grown = growth.measure(module, arguments.growth_rows, dim, arguments.growths, progress)
+            with undisturbed(module):
+                grown = growth.measure(module, arguments.growth_rows, dim, arguments.growths, progress)
     over_copy, aggregated = aggregation.over_copy()
     return {
         **headline(costs, filled, on_the_wire, grown),
@@ -111,6 +110,7 @@ def measured(arguments: argparse.Namespace, progress: Progress) -> dict[str, Any
         "aggregation_over_copy": over_copy,
         "aggregation": aggregated,
         "store": program.name,
+        "undisturbed": alone,
     }
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.store.data import ID_BYTES, flush_of, keys_of
+from benchmarks.store.data import flush_of, keys_of
 from benchmarks.store.exchange import Request
 from embedding_store.contract import F32, I64
 from embedding_store.flush_parts import parts_of
 from embedding_store.module_store.flush_blob import HEAD, FlushBlob
 from embedding_store.module_store.lookups import lookups
 from embedding_store.module_store.rows_blob import HEAD as ROWS_HEAD
+from embedding_store.module_store.rows_blob import WITHOUT_IDS
 from embedding_store.redis_store.keys import module_key
 from embedding_store.redis_store.resp import framed
 from embedding_store.spec import TableSpec
@@ -39,9 +40,9 @@ def bulk_bytes(size: int) -> int:
 
 
 def module_lookup(spec: TableSpec, rows: I64) -> Request:
-    """Vectors, records, standings and ids of rows that are all there; a table of one shard."""
-    (command,) = lookups(spec, 0, keys_of(rows), 0)
-    row = HEADER_BYTES + 4 * spec.dim + 1 + ID_BYTES
+    """Vectors, records and standings, as the trainer asks for them, who knows the ids; a table of one shard."""
+    (command,) = lookups(spec, 0, keys_of(rows), WITHOUT_IDS)
+    row = HEADER_BYTES + 4 * spec.dim + 1
     return Request(command, bulk_bytes(ROWS_HEAD.size + len(rows) * row))
 
 

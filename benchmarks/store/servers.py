@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,28 @@ class Served:
         """Raises RuntimeError if it is dead."""
         if not process.is_alive(self.record):
             raise RuntimeError(f"{self.name} died; its log ends:\n{process.last_lines(self.record.log)}")
+
+
+@contextlib.contextmanager
+def undisturbed(*served: Served) -> Iterator[bool]:
+    """We and the servers go before all else on the machine, where that is permitted (it is to root); whether it is.
+
+    A call of a millisecond is two changes of process. On a busy machine each waits for others, and they are all that
+    would be measured.
+    """
+    threads = [int(task.name) for one in served for task in Path(f"/proc/{one.record.pid}/task").iterdir()]
+    try:
+        for thread in (0, *threads):
+            os.sched_setscheduler(thread, os.SCHED_RR, os.sched_param(1))
+    except PermissionError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        for thread in (0, *threads):
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
 
 
 @contextlib.contextmanager

@@ -53,7 +53,7 @@ def _ours(module: Served, name: str, rows: I64, of_event: I64 | None, dim: int) 
 
     def step(start: int) -> None:
         for table in TABLES:
-            store.lookup(f"{name}_{table}", keys_of(rows))
+            store.lookup(f"{name}_{table}", keys_of(rows), with_ids=False)
             flush = flush_of(rows, gradients, start, start + events, of_event)
             if {reply.outcome for reply in store.apply(f"{name}_{table}", flush)} != {"applied"}:
                 raise RuntimeError("a step was not applied")

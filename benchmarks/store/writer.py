@@ -71,7 +71,7 @@ def write(job: Job, barrier: Any, results: Connection) -> None:
         started = time.perf_counter()
         for i, rows in enumerate(batches):
             keys = keys_of(rows)
-            timed("lookup", lambda keys=keys: store.lookup(job.table, keys))
+            timed("lookup", lambda keys=keys: store.lookup(job.table, keys, with_ids=False))
             flush = flush_from(job.source, rows, gradients[i], offset, offset + job.keys)
             replies = timed("apply", lambda flush=flush: store.apply(job.table, flush))
             if {r.outcome for r in replies} != {"applied"}:
