@@ -71,9 +71,10 @@ def undisturbed(*served: Served) -> Iterator[bool]:
     A call of a millisecond is two changes of process. On a busy machine each waits for others, and they are all that
     would be measured.
     """
-    threads = [int(task.name) for one in served for task in Path(f"/proc/{one.record.pid}/task").iterdir()]
+    threads = [0, *(int(task.name) for one in served for task in Path(f"/proc/{one.record.pid}/task").iterdir())]
+    before = {thread: (os.sched_getscheduler(thread), os.sched_getparam(thread)) for thread in threads}
     try:
-        for thread in (0, *threads):
+        for thread in threads:
             os.sched_setscheduler(thread, os.SCHED_RR, os.sched_param(1))
     except PermissionError:
         yield False
@@ -81,9 +82,9 @@ def undisturbed(*served: Served) -> Iterator[bool]:
     try:
         yield True
     finally:
-        for thread in (0, *threads):
+        for thread, (policy, parameters) in before.items():
             with contextlib.suppress(ProcessLookupError):
-                os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
+                os.sched_setscheduler(thread, policy, parameters)
 
 
 @contextlib.contextmanager
