@@ -41,7 +41,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--keys", type=int, default=BATCH)
     parser.add_argument("--seconds", type=float, default=20, help="of lookup + apply by turns")
     parser.add_argument("--growth-rows", type=int, default=None, help="default: ten times --rows")
-    parser.add_argument("--growths", type=int, default=2, help="how often the table is grown")
+    parser.add_argument("--growths", type=int, default=3, help="how often the table is grown")
     parser.add_argument("--shards", type=int, default=4, help="of the writers' tables")
     parser.add_argument("--rounds", type=int, default=8, help="lookup + apply calls of a writer's block")
     parser.add_argument("--blocks", type=int, default=5, help="the median of blocks is reported")
