@@ -30,7 +30,8 @@ static struct object object_of(const struct table *t, handle h)
         o.entries = (const struct entry *)(const void *)body->bytes;
     } else {
         o.place = body_place(body);
-        o.value = body->bytes + sizeof o.place;
+        static const unsigned char nothing[1];
+        o.value = body->bytes ? body->bytes + sizeof o.place : nothing;
     }
     return o;
 }

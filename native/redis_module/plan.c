@@ -120,7 +120,7 @@ static void decide(struct call *c, int64_t i)
     bool admitted = stays;
     if (!admitted && own) {
         int64_t before = p->before == STANDING_STUB && !wiped ? row_at(c->table, p->old)->count : 0;
-        admitted = before >= c->spec->admit_after || before + count >= c->spec->admit_after;
+        admitted = before >= c->spec->admit_after || count >= c->spec->admit_after - before;
     }
     if (!c->spec->admit_after)
         admitted |= !mark;

@@ -141,6 +141,13 @@ static bool forget_keys(struct call *c)
     return true;
 }
 
+/* Saturates: counts without own events may be any. */
+static void add_to(int64_t *sum, int64_t count)
+{
+    if (__builtin_add_overflow(*sum, count, sum))
+        *sum = INT64_MAX;
+}
+
 /* Counts and positives without those that are not let in. */
 static bool recount(struct call *c)
 {
@@ -156,9 +163,9 @@ static bool recount(struct call *c)
         counts[i] = flags & PLAN_TAKEN ? 0 : f->counts[i];
         positives[i] = flags & PLAN_TAKEN ? 0.0f : f->positives[i];
         if (flags & PLAN_TAKEN)
-            c->counts_out->refused += f->counts[i] > 1 ? f->counts[i] : 1;
+            add_to(&c->counts_out->refused, f->counts[i] > 1 ? f->counts[i] : 1);
         if (flags & PLAN_FENCED && f->own_rows) {
-            fenced += counts[i];
+            fenced += counts[i]; /* as many as there are own events: no overflow */
             counts[i] = 0;
         }
         if (flags & PLAN_WIPED) {

@@ -82,6 +82,13 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/* Counters stand still at the end of their range; whoever gets there has sent numbers that nobody counted. */
+static int64_t added(int64_t a, int64_t b)
+{
+    int64_t sum;
+    return __builtin_add_overflow(a, b, &sum) ? (b > 0 ? INT64_MAX : INT64_MIN) : sum;
+}
+
 static void advance(struct shard *s, const struct flush *f, bool changed, const struct apply_counts *counts)
 {
     struct shard_meta *m = &s->meta;
@@ -89,11 +96,11 @@ static void advance(struct shard *s, const struct flush *f, bool changed, const 
     m->event_time_ms = larger(m->event_time_ms, f->head.event_time_ms);
     m->produced_ms = larger(m->produced_ms, f->head.produced_ms);
     m->now_ms = larger(m->now_ms, f->head.now_ms);
-    m->evicted += counts->evicted;
-    m->expired += counts->expired;
-    m->forgotten += counts->forgotten;
-    m->late += counts->late;
-    m->refused += counts->refused;
+    m->evicted = added(m->evicted, counts->evicted);
+    m->expired = added(m->expired, counts->expired);
+    m->forgotten = added(m->forgotten, counts->forgotten);
+    m->late = added(m->late, counts->late);
+    m->refused = added(m->refused, counts->refused);
     m->feed += changed;
     const char *source = f->sources;
     for (uint32_t r = 0; r < f->head.ranges; r++) {
@@ -156,8 +163,8 @@ bool shard_seek(struct shard *s, const char *source, size_t length, int64_t expe
     }
     if (!offsets_set(&s->offsets, source, length, offset))
         return no_memory(fault, "a source");
-    s->meta.skipped += old >= 0 ? larger(0, offset - old) : 0;
-    s->meta.seeks++;
+    s->meta.skipped = added(s->meta.skipped, old >= 0 ? larger(0, offset - old) : 0);
+    s->meta.seeks = added(s->meta.seeks, 1);
     char from[24];
     offset_text(from, sizeof from, old);
     snprintf(s->last_seek, sizeof s->last_seek, "%.*s %s -> %lld: %.*s", (int)length, source, from, (long long)offset,

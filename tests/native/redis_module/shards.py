@@ -13,11 +13,12 @@ from embedding_store.declarations import to_json
 from embedding_store.flush_parts import by_shard, parts_of
 from embedding_store.module_store.declaration import declaration
 from embedding_store.module_store.flush_blob import FlushBlob
-from embedding_store.module_store.rows_blob import STORED, WITH_KEYS, WITH_STATE, RowsReply, block_of, parse_rows
+from embedding_store.module_store.rows_blob import STORED, WITH_STATE, RowsReply, block_of, parse_rows
 from embedding_store.records import Block
 from embedding_store.spec import TableSpec
 from embedding_store.standing import Standings
 from embedding_store.validation import checked_flush
+from tests.flushes import SOURCE
 from tests.native.redis_module.loaded import Counting
 
 U64 = npt.NDArray[np.uint64]
@@ -92,7 +93,7 @@ class Shards:
                 raise Refused(text.value.decode())
             self.handles.append(handle)
 
-    def begin(self, source: Source = Source("clicks", 0)) -> Shards:
+    def begin(self, source: Source = SOURCE) -> Shards:
         for handle in self.handles:
             assert self.library.harness_seek(handle, str(source).encode(), -1, 0)
         return self
@@ -157,6 +158,3 @@ class Shards:
     def check(self) -> None:
         for handle in self.handles:
             assert self.library.harness_check(handle) is None
-
-
-__all__ = ["WITH_KEYS", "Meta", "Refused", "Shards", "blobs_of", "load"]

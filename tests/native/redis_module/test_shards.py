@@ -1,4 +1,4 @@
-"""What the core does where no reference can tell: growth, memory, scans, the feed's reach, order among equals, crafted keys."""
+"""What no reference can tell: growth, memory, scans, the feed's reach, order among equals, crafted keys."""
 
 import numpy as np
 import pytest
