@@ -7,7 +7,7 @@ whole schedule is the optimizer's learning_rate.
 With `warmup_steps` = W > 0 the factor rises linearly, (τ + 1)/W for τ < W (Goyal et al. 2017, arXiv 1706.02677, §2.2);
 the schedule proper then starts at u = τ − W = 0.
 
-All of it has the same bits in every backend and on every replica: `native/redis_module/schedule.c` does these
+All of it has the same bits in every backend and on every replica: `native/redis_module/core/schedule.c` does these
 operations in this order. Hence sums from the first step on, one after the other, and `native.elementary` in place of
 NumPy's functions.
 """

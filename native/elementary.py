@@ -2,7 +2,7 @@
 
 The last bit of libm's and NumPy's differs between versions and processors, but rows must decay alike in every backend
 and on every replica. Here are only + − × ÷ and comparisons, in a fixed order, and powers of two by their bits:
-`native/redis_module/elementary.c` has the same operations.
+`native/redis_module/core/elementary.c` has the same operations.
 
 Methods: the argument reductions, the split of ln 2 and the compensated last sums are those of fdlibm (Sun Microsystems
 1993: e_exp.c, s_log1p.c, k_cos.c). The polynomials are plain series instead of its minimax ones, a few terms longer, so

@@ -1,4 +1,4 @@
-"""A table as the module is told it: names and values by turns, all names of native/redis_module/spec.h. Pure."""
+"""A table as the module is told it: names and values by turns, all names of native/redis_module/core/spec.h. Pure."""
 
 from __future__ import annotations
 

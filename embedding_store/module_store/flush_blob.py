@@ -1,4 +1,4 @@
-"""What one shard gets of a flush, as the bytes of native/redis_module/flush.h. Pure."""
+"""What one shard gets of a flush, as the bytes of native/redis_module/core/flush.h. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows as the module tells them, the bytes of native/redis_module/shard.h, and the columns they are. Pure.
+"""Rows as the module tells them, the bytes of native/redis_module/core/shard.h, and the columns they are. Pure.
 
 Columns are views of the reply where one reply answers all keys, so they are not copied on the way from the socket.
 """

@@ -1,4 +1,6 @@
-"""Builds the C sources of this folder with the system compiler, and finds the built module.
+"""Builds the C sources beside it with the system compiler, and finds the built module.
+
+`core/` knows nothing of Redis and is tested without it; `server/` is commands, persistence and replication over it.
 
 Imports nothing but the standard library: the package build loads this file by itself, and
 `python native/redis_module/compiler.py OUT` builds the module where no package is installed.
@@ -19,11 +21,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).parent
-MODULE = tuple(sorted(HERE.glob("*.c")))
-"""All that the loadable module is made of."""
+FOLDERS = (HERE / "core", HERE / "server")
+CORE = tuple(sorted(FOLDERS[0].glob("*.c")))
+"""What knows nothing of Redis: no dependency but libc and libm."""
 
-CORE = tuple(source for source in MODULE if b"RedisModule" not in source.read_bytes())
-"""What knows nothing of Redis, and so never names it: no dependency but libc and libm."""
+MODULE = (*CORE, *sorted(FOLDERS[1].glob("*.c")))
+"""All that the loadable module is made of: the core, and what speaks to the server."""
 
 FLAGS = ("-std=c11", "-O2", "-ftree-vectorize", "-fno-math-errno", "-ffp-contract=off")
 """-ffp-contract=off: a fused multiply-add rounds once where the numba kernels round twice, and only on some machines.
@@ -125,14 +128,23 @@ def _fingerprint(environ: Mapping[str, str]) -> str:
     program = compiler(environ)
     about = [program, _answer([program, "--version"]).stdout, platform.machine(), *FLAGS, *_module_flags((), environ)]
     digest = hashlib.sha256("\0".join(about).encode())
-    for source in sorted((*MODULE, *HERE.glob("*.h"))):
+    for source in (*MODULE, *(header for folder in FOLDERS for header in sorted(folder.glob("*.h")))):
         content = source.read_bytes()
         digest.update(f"\0{source.name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()[:16]
 
 
 def _compile(out: Path, sources: Sequence[Path], flags: Sequence[str], environ: Mapping[str, str] = os.environ) -> Path:
-    command = [compiler(environ), *FLAGS, f"-I{HERE}", *flags, "-o", str(out), *map(str, sources), "-lm"]
+    command = [
+        compiler(environ),
+        *FLAGS,
+        *(f"-I{folder}" for folder in FOLDERS),
+        *flags,
+        "-o",
+        str(out),
+        *map(str, sources),
+        "-lm",
+    ]
     done = _answer(command)
     if done.returncode:
         raise BuildFailed(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr}")

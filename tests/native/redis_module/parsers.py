@@ -9,7 +9,7 @@ from pathlib import Path
 from native.redis_module import compiler
 from tests.native.redis_module.loaded import HERE, Allocator, Counting, Optimizer
 
-SOURCES = tuple(compiler.HERE / name for name in ("fault.c", "spec.c", "flush.c"))
+SOURCES = tuple(compiler.FOLDERS[0] / name for name in ("fault.c", "spec.c", "flush.c"))
 
 
 class Refused(ValueError):

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from native import elementary
-from native.redis_module.compiler import HERE as MODULE
-from native.redis_module.compiler import build_library
+from native.redis_module.compiler import FOLDERS, build_library
 from tests.native.redis_module.loaded import HERE
 from tests.native.test_elementary import EDGES, spread
 
@@ -16,7 +15,7 @@ NAMES = ("exp", "expm1", "log1p", "cos_pi")
 
 @pytest.fixture(scope="module")
 def each(tmp_path_factory):
-    sources = [MODULE / "elementary.c", HERE / "elementary_each.c"]
+    sources = [FOLDERS[0] / "elementary.c", HERE / "elementary_each.c"]
     library = ctypes.CDLL(str(build_library(tmp_path_factory.mktemp("elementary") / "elementary.so", sources)))
     library.elementary_each.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
     return library.elementary_each

@@ -8,7 +8,7 @@ import pytest
 from native import optimizers
 from native.initial import fill_missing
 from native.mixing import shard_of
-from native.redis_module.compiler import HERE, build_library
+from native.redis_module.compiler import FOLDERS, build_library
 from tests.native.redis_module.loaded import KINDS, Initial, optimizer, state_dim
 
 DIMS = pytest.mark.parametrize("dim", [1, 3, 7, 64, 129])
@@ -17,7 +17,7 @@ DIMS = pytest.mark.parametrize("dim", [1, 3, 7, 64, 129])
 @pytest.fixture(scope="module")
 def library(tmp_path_factory):
     """The kernels alone."""
-    sources = [HERE / f"{name}.c" for name in ("initial", "mix", "optimizer", "row")]
+    sources = [FOLDERS[0] / f"{name}.c" for name in ("initial", "mix", "optimizer", "row")]
     library = ctypes.CDLL(str(build_library(tmp_path_factory.mktemp("kernels") / "kernels.so", sources)))
     p, u32, u64, f64 = ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_double
     library.mix_shard.restype, library.mix_shard.argtypes = u32, [u64, u32]

@@ -57,7 +57,7 @@ def no_compiler(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.parametrize("name", server_names())
 def test_a_wheel_has_the_module_and_a_server_loads_it(name: str, wheel: Path, tmp_path: Path) -> None:
     assert re.fullmatch(r"towline-[\d.]+-py3-none-(?!any)\w+\.whl", wheel.name)
-    assert {MODULE, "native/redis_module/module.c", "native/redis_module/shard.h"} <= set(
+    assert {MODULE, "native/redis_module/server/module.c", "native/redis_module/core/shard.h"} <= set(
         zipfile.ZipFile(wheel).namelist()
     )
     done = python("pip", "install", "--no-deps", "--no-index", "--target", str(tmp_path / "site"), str(wheel))

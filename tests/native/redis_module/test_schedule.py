@@ -11,12 +11,11 @@ from embedding_store.regularization import L1, L2, ElasticNet, NoRegularization
 from embedding_store.schedules import EXACT_STEPS, MAX_STEPS, Constant, Cosine, InverseTime
 from embedding_store.spec import Sgd, TableSpec
 from native.decay import shrink
-from native.redis_module.compiler import HERE as MODULE
-from native.redis_module.compiler import build, build_library
+from native.redis_module.compiler import FOLDERS, build, build_library
 from tests.native.redis_module.loaded import HERE, Allocator, Counting
 
 KINDS = ("constant", "inverse_time", "cosine")
-SOURCES = [MODULE / "schedule.c", MODULE / "elementary.c", HERE / "counting.c"]
+SOURCES = [FOLDERS[0] / "schedule.c", FOLDERS[0] / "elementary.c", HERE / "counting.c"]
 SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g", "-O1")
 FAR = 2**63 // 1000
 
