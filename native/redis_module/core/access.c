@@ -2,61 +2,51 @@
 
 #include <string.h>
 
-/* The handle of a key whose place has `h` as first candidate, 0: none. */
-static handle settle(const struct table *t, uint64_t key, uint32_t place, handle h, uint32_t at)
+int access_block(const struct table *t, int64_t n, const any_u64 *keys, int64_t from, handle *found)
 {
-    while (h && row_at(t, h)->key != key)
-        h = index_next(&t->index, place, &at);
-    return h;
+    int block = block_of(n, from), next = from + block < n ? block_of(n, from + block) : 0;
+    if (from == 0)
+        for (int i = 0; i < block; i++)
+            index_prefetch(&t->index, mix_place(keys[i], t->salt));
+    keys += from;
+    for (int i = 0; i < next; i++)
+        index_prefetch(&t->index, mix_place(keys[block + i], t->salt));
+    for (int i = 0; i < block; i++)
+        found[i] = access_find(t, keys[i]);
+    return block;
 }
 
-handle access_find(const struct table *t, uint64_t key)
+void access_prefetch_headers(const struct table *t, int n, const handle *handles, bool all)
 {
-    uint32_t place = mix_place(key, t->salt), at;
-    handle h = index_first(&t->index, place, &at);
-    return settle(t, key, place, h, at);
+    for (int k = 0; k < n; k++)
+        if (handles[k] && (all || !is_known(t, handles[k])))
+            __builtin_prefetch(row_at(t, handles[k]));
 }
 
-void access_block(const struct table *t, int n, const any_u64 *keys, handle *found)
+void access_digest(const struct table *t, handle h)
 {
-    uint32_t places[TABLE_BLOCK], at[TABLE_BLOCK];
-    for (int i = 0; i < n; i++) {
-        places[i] = mix_place(keys[i], t->salt);
-        index_prefetch(&t->index, places[i]);
-    }
-    for (int i = 0; i < n; i++) {
-        found[i] = index_first(&t->index, places[i], &at[i]);
-        if (found[i])
-            __builtin_prefetch(row_at(t, found[i]));
-    }
-    for (int i = 0; i < n; i++)
-        found[i] = settle(t, keys[i], places[i], found[i], at[i]);
-}
-
-void access_digest(const struct table *t, struct row *row)
-{
-    if (t->limited)
+    if (!is_known(t, h))
         return;
+    struct row *row = row_at(t, h);
     const struct row_extra *extra = extra_of(t, row);
-    uint16_t length = extra_id_length(extra);
-    row->digest = length && !extra_fence(extra) ? mix_digest(extra->bytes, length, t->salt) : 0;
+    row->digest = mix_digest(extra->bytes, extra_id_length(extra), t->salt);
 }
 
 void access_prefetch_extras(const struct table *t, int n, const handle *handles, bool all)
 {
     for (int k = 0; k < n; k++)
-        if (handles[k] && row_at(t, handles[k])->extra && (all || !is_digested(t, handles[k])))
+        if (handles[k] && (all || !is_known(t, handles[k])) && row_at(t, handles[k])->extra)
             __builtin_prefetch(slab_at(&t->slab, row_at(t, handles[k])->extra));
 }
 
-handle access_new(struct table *t, uint64_t key, bool bare)
+handle access_new(struct table *t, uint64_t key, int class)
 {
-    handle h = slab_take(&t->slab, bare ? t->bare_class : t->row_class);
+    handle h = slab_take(&t->slab, class);
     if (!h)
         return 0;
     struct row *row = row_at(t, h);
     memset(row, 0, sizeof *row);
-    if (!bare && t->bodies)
+    if (class != t->bare_class && t->bodies)
         *body_of(row) = (struct row_body){0};
     row->key = key;
     return h;
@@ -116,6 +106,6 @@ void access_release(struct table *t, handle h)
 
 void access_drop(struct table *t, handle h)
 {
-    index_erase(&t->index, mix_place(row_at(t, h)->key, t->salt), h);
+    index_erase(&t->index, mix_place(row_at(t, h)->key, t->salt));
     access_release(t, h);
 }

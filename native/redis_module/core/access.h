@@ -14,10 +14,26 @@ static inline struct row *row_at(const struct table *t, handle h)
     return slab_at(&t->slab, h);
 }
 
-/* Whether there are values behind the header. */
+/* Whether there are values behind the headers of a class. */
+static inline bool has_rows(const struct table *t, int class)
+{
+    return class == t->row_class || class == t->known_class;
+}
+
+static inline int class_of(const struct table *t, handle h)
+{
+    return t->slab.chunks[h >> SLAB_SLOT_BITS].class;
+}
+
 static inline bool is_row(const struct table *t, handle h)
 {
-    return t->slab.chunks[h >> SLAB_SLOT_BITS].class == t->row_class;
+    return has_rows(t, class_of(t, h));
+}
+
+/* Whether nothing need be read of an object's extra: it is a row with an id that its digest stands for, and no fence. */
+static inline bool is_known(const struct table *t, handle h)
+{
+    return class_of(t, h) == t->known_class;
 }
 
 /* Bytes of a row up to and with so many of its values. */
@@ -85,29 +101,35 @@ static inline void prefetch_lines(const void *at, size_t from, size_t to)
 }
 
 /* The handle of what a key has, 0: nothing. O(1) expected. */
-handle access_find(const struct table *t, uint64_t key);
-
-/* Handles of a block's `n` keys, 0 where there is nothing; their headers are then in the cache. O(1) a key expected.
- * Fetching the next block's slots ahead was tried, and gained nothing.
- */
-void access_block(const struct table *t, int n, const any_u64 *keys, handle *found);
-
-/* Whether nothing need be read of an object's extra: it has an id that its digest stands for, and no fence. */
-static inline bool is_digested(const struct table *t, handle h)
+static inline handle access_find(const struct table *t, uint64_t key)
 {
-    return !t->limited && is_row(t, h) && row_at(t, h)->digest;
+    return index_find(&t->index, mix_place(key, t->salt));
 }
+
+/* Handles of the block of n keys that begins at `from`, 0 where there is nothing. Returns the block's length; the slots of
+ * the next block are then on their way. No row is read. O(1) a key expected.
+ */
+int access_block(const struct table *t, int64_t n, const any_u64 *keys, int64_t from, handle *found);
+
+/* Begins to fetch the headers of n objects; of those alone that are not is_known, unless `all`. */
+void access_prefetch_headers(const struct table *t, int n, const handle *handles, bool all);
 
 /* Begins to fetch the extras of n objects, whose headers are read for it; of those alone that have to be read, unless
  * `all`.
  */
 void access_prefetch_extras(const struct table *t, int n, const handle *handles, bool all);
 
-/* Puts the digest into a row whose extra is new. */
-void access_digest(const struct table *t, struct row *row);
+/* The class of a row with an id of so many bytes, and a fence or not. */
+static inline int class_for(const struct table *t, uint16_t id_length, bool fenced)
+{
+    return id_length && !fenced && !t->limited ? t->known_class : t->row_class;
+}
 
-/* A header of zeros with its key, bare or with values that are not set; not in the index. 0: no memory. O(1). */
-handle access_new(struct table *t, uint64_t key, bool bare);
+/* Puts the digest into a row of the class that has one, whose extra is new. */
+void access_digest(const struct table *t, handle h);
+
+/* An object of a class: a header of zeros with its key, and values that are not set; not in the index. 0: no memory. O(1). */
+handle access_new(struct table *t, uint64_t key, int class);
 
 /* An extra of an id, and a fence unless NULL. 0: no memory. */
 handle access_new_extra(struct table *t, const unsigned char *id, uint16_t length, const struct fence *fence);

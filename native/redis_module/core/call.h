@@ -18,7 +18,8 @@ enum {
     PLAN_EXTRA = 128,    /* `extra` is what it has afterwards, 0: nothing */
     PLAN_INSERTED = 256, /* `made` is in the index already */
     PLAN_VALUE = 512,    /* gets a new value */
-    PLAN_DIGESTED = 1024, /* is_digested */
+    PLAN_KNOWN = 1024, /* is_known */
+    PLAN_MOVED = 2048, /* `made` takes over the row as it is: its class has changed */
 };
 
 struct plan {
@@ -39,6 +40,7 @@ struct call {
     struct apply_counts *counts_out;
     int64_t n, clock, now_ms, rate_step;
     double rate;
+    bool later; /* ids of known rows are compared when the row is carried out: it is in the cache then, and only then */
 
     /* (n,) */
     struct plan *plans;
@@ -84,6 +86,12 @@ void *call_take(struct call *c, size_t count, size_t size, bool zero);
 
 /* Index of a key of the call, −1: it isn't one. O(1) expected. */
 int64_t call_index(const struct call *c, uint64_t key);
+
+/* Whether a known row is of another id than key i, whose id begins at `id`. */
+bool call_other(const struct call *c, const struct row *row, int64_t i, const unsigned char *id);
+
+/* Counts a key that is left out, because it is another id's. */
+void call_refuse(struct call *c, int64_t i);
 
 /* 1. Finds what every key has; leaves out what is not let in. False: no memory, or a key comes twice. */
 bool screen(struct call *c, struct fault *fault);

@@ -27,8 +27,13 @@ static struct row *take_place(struct call *c, int64_t i)
         return old;
     }
     struct row *row = row_at(t, p->made);
-    if (p->after == STANDING_ROW)
+    if (p->flags & PLAN_MOVED) {
+        memcpy(row, old, row_bytes(t->values));
+        if (t->bodies)
+            *body_of(old) = (struct row_body){0};
+    } else if (p->after == STANDING_ROW) {
         access_begin(t, row);
+    }
     if (!old)
         return row;
     if (p->before == STANDING_STUB && !(p->flags & PLAN_WIPED)) {
@@ -40,7 +45,7 @@ static struct row *take_place(struct call *c, int64_t i)
     }
     row->extra = old->extra;
     old->extra = 0;
-    index_replace(&t->index, mix_place(row->key, t->salt), p->old, p->made);
+    index_replace(&t->index, mix_place(row->key, t->salt), p->made);
     access_release(t, p->old);
     return row;
 }
@@ -120,8 +125,7 @@ static void carry_key(struct call *c, int64_t i, const struct decay_sums *sums, 
         if (row->extra)
             slab_give(&t->slab, row->extra);
         row->extra = p->extra;
-        if (p->after == STANDING_ROW)
-            access_digest(t, row);
+        access_digest(t, p->made ? p->made : p->old);
     }
     if (c->counts[i] > 0)
         row_observe(row, c->counts[i], c->positives[i], c->clock, c->spec->gap_rate, faded);
@@ -154,6 +158,7 @@ void carry_out(struct call *c, const struct decay_sums *sums)
     float clipped[ROW_MAX_DIM];
     const struct table *t = c->table;
     size_t bytes = row_bytes(t->values);
+    const unsigned char *id = c->flush->ids;
     if (c->append_bounds)
         sort_appends(c, c->append_spare);
     for (int64_t from = 0; from < c->n; from += TABLE_BLOCK) {
@@ -162,10 +167,15 @@ void carry_out(struct call *c, const struct decay_sums *sums)
         for (int k = 0; k < n; k++) {
             const struct plan *p = &c->plans[from + k];
             if (p->flags & PLAN_WRITTEN && p->before == STANDING_ROW)
-                prefetch_lines(row_at(t, p->old), sizeof(struct row), bytes);
+                prefetch_lines(row_at(t, p->old), 0, bytes);
         }
         for (int k = 0; k < n; k++) {
-            const struct plan *p = &c->plans[from + k];
+            struct plan *p = &c->plans[from + k];
+            if (c->later && p->flags & PLAN_KNOWN && call_other(c, row_at(t, p->old), from + k, id)) {
+                call_refuse(c, from + k);
+                p->flags &= (uint16_t)~PLAN_WRITTEN; /* it stays as it is, and nothing was reserved for it */
+            }
+            id += c->flush->id_lengths[from + k];
             if (!(p->flags & PLAN_WRITTEN))
                 continue;
             bool counted = (p->before == STANDING_ROW || p->before == STANDING_STUB) && !(p->flags & PLAN_WIPED);

@@ -37,8 +37,9 @@ static const char *check_object(const struct table *t, handle h, uint64_t *stand
     const struct row_extra *extra = extra_of(t, row);
     if (standing != STANDING_ROW && extra_id_length(extra))
         return "a key without a row has an id";
-    if (is_digested(t, h) && (!extra_id_length(extra) || extra_fence(extra) ||
-                              row->digest != mix_digest(extra->bytes, extra_id_length(extra), t->salt)))
+    if (is_row(t, h) && class_of(t, h) != class_for(t, extra_id_length(extra), extra_fence(extra) != NULL))
+        return "a row is of another class than its id and fence ask for";
+    if (is_known(t, h) && row->digest != mix_digest(extra->bytes, extra_id_length(extra), t->salt))
         return "a row's digest is not its id's";
     return NULL;
 }

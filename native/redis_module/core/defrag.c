@@ -50,7 +50,7 @@ static void move_chunk_unit(const struct mover *m, struct table *t, uint32_t chu
     if (!c->base)
         return;
     move_chunk(m, c);
-    if (t->bodies && c->class == t->row_class)
+    if (t->bodies && has_rows(t, c->class))
         move_bodies(m, t, chunk);
 }
 

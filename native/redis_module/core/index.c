@@ -70,7 +70,7 @@ static bool double_directory(struct index *x)
     return true;
 }
 
-static bool split(struct index *x, uint32_t place)
+static bool split(struct index *x, uint64_t place)
 {
     struct index_segment *low = index_segment(x, place);
     uint32_t depth = low->depth;
@@ -94,7 +94,7 @@ static bool split(struct index *x, uint32_t place)
     return true;
 }
 
-bool index_insert(struct index *x, uint32_t place, handle h)
+bool index_insert(struct index *x, uint64_t place, handle h)
 {
     while (index_segment(x, place)->used >= INDEX_FULL)
         if (!split(x, place))
@@ -110,13 +110,20 @@ static uint32_t distance(uint32_t from, uint32_t to)
     return to >= from ? to - from : to + INDEX_SLOTS - from;
 }
 
-void index_erase(struct index *x, uint32_t place, handle h)
+static struct index_slot *slot_of(const struct index *x, uint64_t place)
+{
+    struct index_slot *slots = index_segment(x, place)->slots;
+    uint32_t s = index_home(place);
+    while (slots[s].place != place || slots[s].handle == 0)
+        s = index_after(s);
+    return &slots[s];
+}
+
+void index_erase(struct index *x, uint64_t place)
 {
     struct index_segment *segment = index_segment(x, place);
     struct index_slot *slots = segment->slots;
-    uint32_t hole = index_home(place);
-    while (slots[hole].handle != h)
-        hole = index_after(hole);
+    uint32_t hole = (uint32_t)(slot_of(x, place) - slots);
     for (uint32_t s = index_after(hole); slots[s].handle; s = index_after(s)) {
         /* what began probing at or before the hole would no longer be found behind it */
         if (distance(index_home(slots[s].place), s) >= distance(hole, s)) {
@@ -129,11 +136,7 @@ void index_erase(struct index *x, uint32_t place, handle h)
     x->used--;
 }
 
-void index_replace(struct index *x, uint32_t place, handle old, handle new)
+void index_replace(struct index *x, uint64_t place, handle h)
 {
-    struct index_slot *slots = index_segment(x, place)->slots;
-    uint32_t s = index_home(place);
-    while (slots[s].handle != old)
-        s = index_after(s);
-    slots[s].handle = new;
+    slot_of(x, place)->handle = h;
 }

@@ -51,7 +51,7 @@ bool limits_reserve(struct call *c)
         if (!(c->marks = call_take(c, (size_t)marks, sizeof *c->marks, false)))
             return false;
         for (; c->marks_reserved < marks; c->marks_reserved++)
-            if (!(c->marks[c->marks_reserved] = access_new(t, 0, true)))
+            if (!(c->marks[c->marks_reserved] = access_new(t, 0, t->bare_class)))
                 return false;
     }
     c->joins_length = (size_t)(c->written + marks + most_of(c, STANDING_STUB));
@@ -167,7 +167,7 @@ static handle mark_row(struct call *c, handle h)
         c->plans[own].after = keeps ? STANDING_FORGOTTEN : STANDING_EVICTED;
     else
         c->changed.keys[c->changed.count++] = row->key;
-    index_replace(&t->index, mix_place(row->key, t->salt), h, m);
+    index_replace(&t->index, mix_place(row->key, t->salt), m);
     access_release(t, h);
     t->bare++;
     return m;

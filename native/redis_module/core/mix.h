@@ -24,15 +24,15 @@ uint64_t mix_digest(const unsigned char *bytes, uint32_t length, uint64_t salt);
 /* Shard of a key, from the high half of its mix. */
 uint32_t mix_shard(uint64_t key, uint32_t shards);
 
-/* Place of a key in a shard's index: the low half of a salted mix.
+/* What a shard's index knows of a key: a salted mix. A bijection, so two keys never share one.
  *
- * Low, because all keys of a shard share the top of the high half: an index on the same bits would use 1/shards of its
- * slots. Salted, because keys are the users' ids and the mixer is public: without a secret anyone can write a million
- * ids that want the same slot. The salt decides nothing but places in memory, so replicas need not share it.
+ * Salted, because keys are the users' ids and the mixer is public: without a secret anyone can write a million ids that
+ * want the same slot; and because all keys of a shard share the top of their unsalted mixes. The salt decides nothing but
+ * places in memory, so replicas need not share it.
  */
-static inline uint32_t mix_place(uint64_t key, uint64_t salt)
+static inline uint64_t mix_place(uint64_t key, uint64_t salt)
 {
-    return (uint32_t)mix(key ^ salt);
+    return mix(key ^ salt);
 }
 
 #endif

@@ -47,22 +47,29 @@ static bool each_of_list(const struct table *t, const struct order *list,
     return true;
 }
 
-static bool each_row(const struct table *t, bool (*visit)(void *context, const struct object *object), void *context)
+static bool each_of_class(const struct table *t, int class,
+                          bool (*visit)(void *context, const struct object *object), void *context)
 {
     for (uint32_t chunk = 1; chunk < t->slab.length; chunk++) {
         const struct slab_chunk *c = &t->slab.chunks[chunk];
-        if (!c->base || c->class != t->row_class)
+        if (!c->base || c->class != class)
             continue;
         for (uint32_t slot = 0; slot < c->fresh; slot++) {
             handle h = chunk << SLAB_SLOT_BITS | slot;
             if (access_find(t, row_at(t, h)->key) != h)
-                continue;
+                continue; /* a released slot */
             struct object object = object_of(t, h);
             if (!visit(context, &object))
                 return false;
         }
     }
     return true;
+}
+
+/* Class by class, so that what is loaded comes in the same order when it is saved again. */
+static bool each_row(const struct table *t, bool (*visit)(void *context, const struct object *object), void *context)
+{
+    return each_of_class(t, t->row_class, visit, context) && each_of_class(t, t->known_class, visit, context);
 }
 
 bool table_each_saved(const struct table *t, bool (*visit)(void *context, const struct object *object), void *context)
@@ -108,11 +115,11 @@ bool table_load_object(struct table *t, const struct object *o, struct fault *fa
     if (access_find(t, o->key))
         return fault_set(fault, FAULT_BAD, "key %llu is saved twice", (unsigned long long)o->key);
     fault_set(fault, FAULT_MEMORY, "no memory for key %llu", (unsigned long long)o->key);
-    handle h = access_new(t, o->key, bare);
+    uint16_t id_length = bare ? 0 : o->record.id_length;
+    handle h = access_new(t, o->key, bare ? t->bare_class : class_for(t, id_length, o->fenced));
     if (!h)
         return false;
     struct row *row = row_at(t, h);
-    uint16_t id_length = bare ? 0 : o->record.id_length;
     if ((id_length || o->fenced) &&
         !(row->extra = access_new_extra(t, o->id, id_length, o->fenced ? &o->fence : NULL)))
         goto failed;
@@ -133,7 +140,7 @@ bool table_load_object(struct table *t, const struct object *o, struct fault *fa
     if (list)
         order_append(list, h);
     else
-        access_digest(t, row);
+        access_digest(t, h);
     return true;
 failed:
     access_release(t, h);

@@ -162,14 +162,15 @@ static bool fence_after(const struct call *c, int64_t i, struct fence *fence)
     return true;
 }
 
-/* Reserves id and fence where they differ from what is stored. */
-static bool plan_extra(struct call *c, int64_t i, const unsigned char *id)
+/* Reserves id and fence where they differ from what is stored. *known: whether a row is of the known class afterwards. */
+static bool plan_extra(struct call *c, int64_t i, const unsigned char *id, bool *known)
 {
     struct plan *p = &c->plans[i];
     uint16_t length = c->flush->id_lengths[i];
     bool named = p->flags & PLAN_CHECKED && p->after == STANDING_ROW && length;
-    if (!named && !(p->flags & PLAN_WIPED) && p->flags & PLAN_DIGESTED)
-        return true; /* most: neither row nor extra need be read, which may be out of the translation cache again */
+    *known = p->flags & PLAN_KNOWN;
+    if (!named && !(p->flags & PLAN_WIPED) && *known)
+        return true; /* most: neither row nor extra is read */
     struct row_extra *stored = p->old ? extra_of(c->table, row_at(c->table, p->old)) : NULL;
     bool loses_fence = extra_fence(stored) && !(p->flags & PLAN_FENCED);
     if (!named && !(p->flags & PLAN_WIPED) && !loses_fence)
@@ -182,6 +183,7 @@ static bool plan_extra(struct call *c, int64_t i, const unsigned char *id)
     }
     struct fence fence;
     bool fenced = fence_after(c, i, &fence);
+    *known = class_for(c->table, length, fenced) == c->table->known_class;
     if (!length && !fenced)
         return true;
     p->extra = access_new_extra(c->table, id, length, fenced ? &fence : NULL);
@@ -191,7 +193,8 @@ static bool plan_extra(struct call *c, int64_t i, const unsigned char *id)
 static bool plan_body(struct call *c, int64_t i)
 {
     const struct plan *p = &c->plans[i];
-    const struct row_body *now = p->before == STANDING_ROW ? body_of(row_at(c->table, p->old)) : NULL;
+    bool keeps = p->before == STANDING_ROW && (!p->made || p->flags & PLAN_MOVED);
+    const struct row_body *now = keeps ? body_of(row_at(c->table, p->old)) : NULL;
     uint64_t bytes, most;
     if (c->spec->kind == KIND_SEQUENCE) {
         uint64_t size = stored_body(c, p)->size + (uint64_t)appended(c, i);
@@ -217,11 +220,16 @@ static bool reserve(struct call *c, int64_t i, const unsigned char *id)
 {
     struct table *t = c->table;
     struct plan *p = &c->plans[i];
-    bool bare = p->after != STANDING_ROW;
-    if (p->before == STANDING_MISSING || (p->before == STANDING_ROW) == bare) {
+    bool bare = p->after != STANDING_ROW, known;
+    if (!plan_extra(c, i, id, &known))
+        return false;
+    int class = bare ? t->bare_class : known ? t->known_class : t->row_class;
+    if (!p->old || class_of(t, p->old) != class) {
         uint64_t key = c->flush->keys[i];
-        if (!(p->made = access_new(t, key, bare)))
+        if (!(p->made = access_new(t, key, class)))
             return false;
+        if (!bare && p->before == STANDING_ROW && !(p->flags & PLAN_WIPED))
+            p->flags |= PLAN_MOVED;
         if (p->before == STANDING_MISSING) {
             if (!index_insert(&t->index, mix_place(key, t->salt), p->made))
                 return false;
@@ -233,7 +241,7 @@ static bool reserve(struct call *c, int64_t i, const unsigned char *id)
         c->left[p->before]++;
     }
     c->written++;
-    return plan_extra(c, i, id) && (!t->bodies || bare || plan_body(c, i));
+    return !t->bodies || bare || plan_body(c, i);
 }
 
 bool plan(struct call *c)

@@ -38,8 +38,8 @@ size_t shard_rows_size(const struct shard *s, int64_t n, const any_u64 *keys, ui
     const struct table *t = &s->table;
     size_t tails = 0;
     for (int64_t from = 0; from < n && is_ragged(s, flags); from += TABLE_BLOCK) {
-        int block = block_of(n, from);
-        access_block(t, block, keys + from, handles + from);
+        int block = access_block(t, n, keys, from, handles + from);
+        access_prefetch_headers(t, block, handles + from, true);
         if (!(flags & ROWS_NO_IDS))
             access_prefetch_extras(t, block, handles + from, true);
         for (int k = 0; k < block; k++)
@@ -178,9 +178,7 @@ void shard_rows_write(const struct shard *s, int64_t n, const any_u64 *keys, uin
     struct missed missed = {-1, s->meta.clock / s->spec.step_events, 1.0, 0.0};
     size_t bytes = row_bytes(flags & ROWS_STATE || t->bodies ? t->values : t->dim);
     for (int64_t from = 0; from < n; from += TABLE_BLOCK) {
-        int block = block_of(n, from);
-        if (!is_ragged(s, flags))
-            access_block(t, block, keys + from, handles + from);
+        int block = is_ragged(s, flags) ? block_of(n, from) : access_block(t, n, keys, from, handles + from);
         for (int k = 0; k < block; k++)
             if (handles[from + k] && is_row(t, handles[from + k]))
                 prefetch_lines(row_at(t, handles[from + k]), 0, bytes);
@@ -215,7 +213,7 @@ int64_t shard_scan(const struct shard *s, uint64_t *cursor, int64_t most, uint64
     int64_t n = 0;
     for (chunk = chunk ? chunk : 1; chunk < t->slab.length; chunk++, slot = 0) {
         const struct slab_chunk *c = &t->slab.chunks[chunk];
-        if (!c->base || c->class != t->row_class)
+        if (!c->base || !has_rows(t, c->class))
             continue;
         for (; slot < c->fresh; slot++) {
             if (n == most) {

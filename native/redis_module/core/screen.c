@@ -4,11 +4,10 @@
 #include "call.h"
 #include "places.h"
 
-/* Whether the key is of another id than the flush's, which is not empty, where a digest stands for the stored one. */
-static bool other_digest(const struct call *c, const struct row *row, int64_t i, const unsigned char *id)
+bool call_other(const struct call *c, const struct row *row, int64_t i, const unsigned char *id)
 {
-    return row->check != c->flush->checks[i] ||
-           row->digest != mix_digest(id, c->flush->id_lengths[i], c->table->salt);
+    uint16_t length = c->flush->id_lengths[i];
+    return length && (row->check != c->flush->checks[i] || row->digest != mix_digest(id, length, c->table->salt));
 }
 
 /* Whether the key is of another id than the flush's. A row without id is nobody's yet; a stub has check bits, no id. */
@@ -52,6 +51,13 @@ int64_t call_index(const struct call *c, uint64_t key)
     return -1;
 }
 
+void call_refuse(struct call *c, int64_t i)
+{
+    int64_t count = c->flush->counts[i] > 1 ? c->flush->counts[i] : 1;
+    if (__builtin_add_overflow(c->counts_out->refused, count, &c->counts_out->refused))
+        c->counts_out->refused = INT64_MAX; /* counts without own events may be any */
+}
+
 /* What each key has. Returns whether something may have to be left out, besides what is forgotten. */
 static bool find_keys(struct call *c)
 {
@@ -62,17 +68,17 @@ static bool find_keys(struct call *c)
     bool odd = false;
     for (int64_t from = 0; from < c->n; from += TABLE_BLOCK) {
         handle found[TABLE_BLOCK];
-        int n = block_of(c->n, from);
-        access_block(t, n, f->keys + from, found);
+        int n = access_block(t, c->n, f->keys, from, found);
+        access_prefetch_headers(t, n, found, !c->later);
         access_prefetch_extras(t, n, found, false);
         for (int k = 0; k < n; k++) {
             int64_t i = from + k;
             struct plan *p = &c->plans[i];
             *p = (struct plan){.old = found[k]};
-            if (found[k] && is_digested(t, found[k])) {
+            if (found[k] && is_known(t, found[k])) {
                 p->before = STANDING_ROW;
-                p->flags |= PLAN_NAMED_BEFORE | PLAN_DIGESTED;
-                if (f->id_lengths[i] && other_digest(c, row_at(t, found[k]), i, id)) {
+                p->flags |= PLAN_NAMED_BEFORE | PLAN_KNOWN;
+                if (!c->later && call_other(c, row_at(t, found[k]), i, id)) {
                     p->flags |= PLAN_TAKEN;
                     odd = true;
                 }
@@ -141,13 +147,6 @@ static bool forget_keys(struct call *c)
     return true;
 }
 
-/* Saturates: counts without own events may be any. */
-static void add_to(int64_t *sum, int64_t count)
-{
-    if (__builtin_add_overflow(*sum, count, sum))
-        *sum = INT64_MAX;
-}
-
 /* Counts and positives without those that are not let in. */
 static bool recount(struct call *c)
 {
@@ -163,7 +162,7 @@ static bool recount(struct call *c)
         counts[i] = flags & PLAN_TAKEN ? 0 : f->counts[i];
         positives[i] = flags & PLAN_TAKEN ? 0.0f : f->positives[i];
         if (flags & PLAN_TAKEN)
-            add_to(&c->counts_out->refused, f->counts[i] > 1 ? f->counts[i] : 1);
+            call_refuse(c, i);
         if (flags & PLAN_FENCED && f->own_rows) {
             fenced += counts[i]; /* as many as there are own events: no overflow */
             counts[i] = 0;
@@ -225,6 +224,7 @@ bool screen(struct call *c, struct fault *fault)
         if (!place_key(c, i))
             return fault_set(fault, FAULT_BAD, "key %llu comes twice; sum counts and gradients per key first",
                              (unsigned long long)c->flush->keys[i]);
+    c->later = !c->table->bodies && !c->flush->head.forgets;
     bool odd = find_keys(c);
     if (!odd && !c->flush->head.forgets)
         return true;

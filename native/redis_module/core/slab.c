@@ -26,20 +26,29 @@ void slab_close(struct slab *s)
     slab_open(s, s->allocator);
 }
 
-int slab_class_of(struct slab *s, uint32_t bytes)
+static uint32_t stride_of(uint32_t bytes)
 {
     uint32_t stride = (bytes + LINE - 1) / LINE * LINE;
     if ((stride - bytes) * 16 > bytes)
         stride = (bytes + 15) / 16 * 16;
-    if (stride == 0)
-        stride = 16;
+    return stride ? stride : 16;
+}
+
+int slab_new_class(struct slab *s, uint32_t bytes)
+{
+    if (s->classes == SLAB_CLASSES)
+        return -1;
+    s->class[s->classes].stride = stride_of(bytes);
+    return (int)s->classes++;
+}
+
+int slab_class_of(struct slab *s, uint32_t bytes)
+{
+    uint32_t stride = stride_of(bytes);
     for (uint32_t k = 0; k < s->classes; k++)
         if (s->class[k].stride == stride)
             return (int)k;
-    if (s->classes == SLAB_CLASSES)
-        return -1;
-    s->class[s->classes].stride = stride;
-    return (int)s->classes++;
+    return slab_new_class(s, bytes);
 }
 
 static void join_open(struct slab *s, uint32_t k)

@@ -23,8 +23,9 @@ bool table_open(struct table *t, const struct spec *spec, uint64_t salt, struct 
     t->state_dim = t->bodies ? 0 : optimizer_state_dim(spec->optimizer.kind, spec->dim);
     t->values = t->bodies ? sizeof(struct row_body) / sizeof(float) : t->dim + t->state_dim;
     slab_open(&t->slab, allocator);
-    t->row_class = slab_class_of(&t->slab, (uint32_t)row_bytes(t->values));
-    t->bare_class = slab_class_of(&t->slab, sizeof(struct row));
+    t->row_class = slab_new_class(&t->slab, (uint32_t)row_bytes(t->values));
+    t->known_class = slab_new_class(&t->slab, (uint32_t)row_bytes(t->values));
+    t->bare_class = slab_new_class(&t->slab, sizeof(struct row));
     for (size_t k = 1; k < sizeof t->extra_classes / sizeof *t->extra_classes; k++)
         t->extra_classes[k] = slab_class_of(&t->slab, (uint32_t)(16 * k));
     t->lists[LIST_UPDATES] = list_by(t, offsetof(struct row, updated_ms));

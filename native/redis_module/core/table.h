@@ -1,9 +1,10 @@
 /* The keys of one shard in memory: what each has, and the lists by which some are let go of. Knows nothing of Redis and
  * nothing of streams: shard.c has offsets and clock, apply.c what a call does.
  *
- * Speed comes from overlapping cache misses. A batch goes in blocks of TABLE_BLOCK keys through stages, index slot, header,
- * values, and each stage prefetches for the next: about 32 misses are under way at once, where a key at a time would wait
- * for four in a row.
+ * Speed comes from overlapping cache misses, and from few. A batch goes in blocks of TABLE_BLOCK keys through two stages,
+ * index slot and row, and each stage prefetches for the next: as many misses are under way at once as the processor can
+ * have, where a key at a time would wait for two in a row. A row is looked at once in a call, while the translation of
+ * its address is at hand: rows of a large table lie on as many pages.
  */
 #ifndef TOW_TABLE_H
 #define TOW_TABLE_H
@@ -13,7 +14,7 @@
 #include "row.h"
 #include "spec.h"
 
-#define TABLE_BLOCK 32
+#define TABLE_BLOCK 64
 
 enum table_list { LIST_UPDATES, LIST_STUBS, LIST_EVICTED, LIST_FORGOTTEN, LISTS };
 
@@ -26,7 +27,7 @@ struct table {
     uint32_t values; /* floats of a row: dim + state_dim, or those of a row_body */
     bool bodies;     /* rows have a row_body */
     bool limited;    /* rows are in LIST_UPDATES */
-    int row_class, bare_class;
+    int row_class, known_class, bare_class; /* what a handle's class tells: a row; one whose id a digest stands for */
     int extra_classes[EXTRA_MAX_BYTES / 16 + 2]; /* by (bytes + 15) / 16 */
     struct slab slab;
     struct index index;
