@@ -94,10 +94,11 @@ static inline int block_of(int64_t n, int64_t from)
     return (int)(n - from < TABLE_BLOCK ? n - from : TABLE_BLOCK);
 }
 
+/* Into the second cache: a block's rows and what is made of them don't fit the first. */
 static inline void prefetch_lines(const void *at, size_t from, size_t to)
 {
     for (size_t b = from; b < to; b += ACCESS_LINE)
-        __builtin_prefetch((const char *)at + b);
+        __builtin_prefetch((const char *)at + b, 0, 2);
 }
 
 /* The handle of what a key has, 0: nothing. O(1) expected. */
