@@ -68,7 +68,7 @@ def _scan(ask: Ask, spec: TableSpec) -> Changes:
     block, _ = block_of(spec, replies)
     keys = np.concatenate([reply.keys for reply in replies])
     once, first = np.unique(keys, return_index=True)
-    if len(once) < len(keys):  # a key that went and came back meanwhile
+    if len(once) < len(keys):  # a key that went and came back meanwhile, or got its id
         keys, block = once, block.at(first)
     return change_set(spec, _run(spec, started), metas, keys, block, rescan=True)
 

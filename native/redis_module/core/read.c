@@ -206,18 +206,18 @@ void shard_rows_write(const struct shard *s, int64_t n, const any_u64 *keys, uin
     memcpy(out, &head, sizeof head);
 }
 
-int64_t shard_scan(const struct shard *s, uint64_t *cursor, int64_t most, uint64_t *keys)
+/* Goes on in the chunks of a class from *at on, as shard_scan does; *at is 0 where there is no more. */
+static int64_t scan_class(const struct table *t, int class, uint64_t *at, int64_t most, uint64_t *keys)
 {
-    const struct table *t = &s->table;
-    uint64_t chunk = *cursor >> SLAB_SLOT_BITS, slot = *cursor & (SLAB_SLOTS - 1);
+    uint64_t chunk = *at >> SLAB_SLOT_BITS, slot = *at & (SLAB_SLOTS - 1);
     int64_t n = 0;
     for (chunk = chunk ? chunk : 1; chunk < t->slab.length; chunk++, slot = 0) {
         const struct slab_chunk *c = &t->slab.chunks[chunk];
-        if (!c->base || !has_rows(t, c->class))
+        if (!c->base || c->class != class)
             continue;
         for (; slot < c->fresh; slot++) {
             if (n == most) {
-                *cursor = chunk << SLAB_SLOT_BITS | slot;
+                *at = chunk << SLAB_SLOT_BITS | slot;
                 return n;
             }
             handle h = (handle)(chunk << SLAB_SLOT_BITS | slot);
@@ -227,6 +227,26 @@ int64_t shard_scan(const struct shard *s, uint64_t *cursor, int64_t most, uint64
                 keys[n++] = key;
         }
     }
-    *cursor = 0;
+    *at = 0;
+    return n;
+}
+
+#define SCAN_KNOWN (UINT64_C(1) << 32) /* of a cursor: in the chunks of the known class; below it is a handle */
+_Static_assert(SCAN_MAX_CURSOR == (SCAN_KNOWN | UINT32_MAX), "a handle has 32 bits");
+
+int64_t shard_scan(const struct shard *s, uint64_t *cursor, int64_t most, uint64_t *keys)
+{
+    const struct table *t = &s->table;
+    uint64_t at = *cursor & ~SCAN_KNOWN;
+    int64_t n = 0;
+    /* while it lives a row moves into the known class and never out of it: who comes last there misses none */
+    if (!(*cursor & SCAN_KNOWN)) {
+        n = scan_class(t, t->row_class, &at, most, keys);
+        *cursor = at;
+        if (at)
+            return n;
+    }
+    n += scan_class(t, t->known_class, &at, most - n, keys + n);
+    *cursor = at ? at | SCAN_KNOWN : 0;
     return n;
 }

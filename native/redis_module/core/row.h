@@ -8,9 +8,9 @@
  *
  * The id and the fence of a forget lie in a slab object of their own, `extra`: because most calls don't read them, as a
  * keyed digest of the id stands in the header of rows that are in no list; because
- * the rest then has one size, 64 + 256 bytes for SGD at 64 dimensions, which is a multiple of cache lines; and because a
- * row that a gradient made gets its id later, and must not move for it. The id's length lies with it, and not in the
- * header, which is full.
+ * the rest then has one size, 64 + 256 bytes for SGD at 64 dimensions, which is a multiple of cache lines. A row that a
+ * gradient made gets its id later, and moves once for it, into the class of rows that have a digest. The id's length lies
+ * with it, and not in the header, which is full.
  *
  * Bytes of a row, decided before the layout; 64 dimensions, 12-byte ids:
  *

@@ -92,10 +92,12 @@ size_t shard_rows_size(const struct shard *s, int64_t n, const any_u64 *keys, ui
 void shard_rows_write(const struct shard *s, int64_t n, const any_u64 *keys, uint32_t flags, handle *handles,
                       unsigned char *out);
 
-/* A scan: up to `most` keys that have a row, from *cursor on; *cursor is then where to go on, 0: there is no more. A key
- * that has a row throughout is named exactly once; of others the change feed since the first call tells. O(most) in the
- * mean, O(slots of a chunk) at least.
+/* A scan: up to `most` ≥ 1 keys that have a row, from *cursor on; *cursor is then where to go on, 0: there is no more. A key
+ * that has a row throughout is named, once, or twice if the row moves meanwhile (it gets its id, or outlives its fence). Of
+ * others the change feed since the first call tells. Any cursor up to SCAN_MAX_CURSOR will do. O(most) in the mean, O(slots
+ * of a chunk) at least.
  */
+#define SCAN_MAX_CURSOR ((UINT64_C(1) << 33) - 1)
 int64_t shard_scan(const struct shard *s, uint64_t *cursor, int64_t most, uint64_t *keys);
 
 /* Changed keys since feed position `since`, without repeats, sorted by their numbers. −1: the feed doesn't reach back. −2:

@@ -265,7 +265,7 @@ static int scan(RedisModuleCtx *ctx, RedisModuleString **argv, int argc)
     if (argc != 4 && argc != 5)
         return RedisModule_WrongArity(ctx);
     int64_t at, count, flags = ROWS_KEYS | ROWS_STORED;
-    if (!read_number(ctx, argv[2], "cursor", 0, UINT32_MAX, &at) ||
+    if (!read_number(ctx, argv[2], "cursor", 0, SCAN_MAX_CURSOR, &at) ||
         !read_number(ctx, argv[3], "count", 1, MOST_SCANNED, &count) ||
         (argc == 5 && !read_number(ctx, argv[4], "flags", 0, ROWS_FLAGS, &flags)))
         return REDISMODULE_OK;

@@ -249,12 +249,12 @@ def test_scan(client):
     _, reply = client.execute_command("TOW.SCAN", "k", 0, 5, STATE | KEYS)
     assert len(rows(reply).state) == 20
     for words, sentence in (
-        ((-1, 5), "cursor .* got '-1'"), ((2**32, 5), "cursor .* got '4294967296'"), ((0, 0), "count .* got '0'"),
+        ((-1, 5), "cursor .* got '-1'"), ((2**33, 5), "cursor .* got '8589934592'"), ((0, 0), "count .* got '0'"),
         ((0, 5, 16), "flags .* got '16'"),
     ):  # fmt: skip
         with refused(f"^TOWBAD {sentence}"):
             client.execute_command("TOW.SCAN", "k", *words)
-    for cursor in (1, 4095, 4096, 4097, 2**20, 2**32 - 1):  # nobody was given these
+    for cursor in (1, 4095, 4096, 4097, 2**20, 2**32 - 1, 2**32, 2**33 - 1):  # nobody was given these
         client.execute_command("TOW.SCAN", "k", cursor, 10)
 
 

@@ -189,6 +189,23 @@ def test_a_scan_names_what_stays_once_and_the_feed_tells_the_rest(opened, librar
     assert mirror == set(table.keys(500).tolist())
 
 
+def test_a_scan_names_every_row_though_rows_get_their_ids_meanwhile(opened, library):
+    """A row that a gradient made moves when it gets an id: it is named, at most where it was and where it is."""
+    table, keys = opened(dim=1, optimizer=Sgd()), np.arange(3000)
+    counted(table, keys + 3000, 0)
+    table.apply(flush_of(keys, 1, 2, gradients=np.ones((3000, 1)), forget=keys[1:] + 3000))  # room at the beginning
+    seen, cursor, order = [], np.zeros(1, np.uint64), np.random.default_rng(6).permutation(keys)
+    for at in range(2, 100):
+        out = np.empty(100, np.uint64)
+        n = library.harness_scan(table.handles[0], cursor.ctypes.data, 100, out.ctypes.data)
+        seen += out[:n].tolist()
+        if not cursor[0]:
+            break
+        counted(table, np.sort(order[100 * (at - 2) : 100 * (at - 1)]), at)
+    assert not cursor[0]
+    assert set(seen) == {*range(3000), 3000}
+
+
 def test_the_feed_reaches_back_four_calls_at_least_and_says_when_it_does_not(opened):
     table = opened(dim=1)
     for at in range(30):
