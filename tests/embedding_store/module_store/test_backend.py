@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -116,6 +117,32 @@ def test_an_account_that_may_not_ask_gets_the_stock_backend(plain, connect, capl
         assert "does not permit a command" in caplog.text
     finally:
         plain.command("ACL", "DELUSER", "app")
+
+
+def test_the_accounts_of_the_documentation_may_do_what_they_have_to(loaded, connect):
+    text = (Path(__file__).parents[3] / "docs" / "STORE.md").read_text()
+    accounts = [line.split() for line in text.splitlines() if line.startswith("ACL SETUSER ")]
+    assert [words[2] for words in accounts] == ["trainer", "serving"]
+    for words in accounts:
+        assert loaded.command(*words) == b"+OK\r\n"
+    try:
+        trainer, serving = (connect(loaded.url, username=words[2], password="secret") for words in accounts)
+        assert isinstance(trainer, ModuleStore)
+        assert isinstance(serving, ModuleStore)
+        begin(trainer, SPEC)
+        trainer.apply("item", flush_of([1], 0, 5, counts=[1], gradients=np.ones((1, SPEC.dim))))
+        for store in (trainer, serving):
+            assert store.lookup("item", np.ones(1, np.uint64)).found.all()
+            cursor = store.changes("item", None).cursor
+            assert len(store.changes("item", cursor).keys) == 0
+            assert not store.wait_for_changes(["item"], [cursor], 0.01)
+            assert sum(status.rows for status in store.status("item")) == 1
+        assert trainer.raise_generation() == 1
+        for refused in (lambda: serving.create(SPEC), serving.raise_generation):
+            with pytest.raises(StoreMisconfigured, match="does not permit a command"):
+                refused()
+    finally:
+        loaded.command("ACL", "DELUSER", *(words[2] for words in accounts))
 
 
 def test_a_cluster_in_which_one_node_lacks_the_module(tmp_path, module_options, connect):
