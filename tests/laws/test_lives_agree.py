@@ -21,9 +21,12 @@ SPECS = [
 ]
 
 
-def random_flush(rng, spec, at, size):
-    """Own events of known and unknown places, gradients, forgets with and without places, and ids that collide."""
-    keys = sorted({rng.choice([rng.randrange(30), rng.randrange(1 << 40)]) for _ in range(rng.choice([0, 3, 9, 40]))})
+def random_flush(rng, spec, at, size, draws=(0, 3, 9, 40), known=30):
+    """Own events of known and unknown places, gradients, forgets with and without places, and ids that collide.
+
+    draws: how many keys are drawn. known: half of them are below it.
+    """
+    keys = sorted({rng.choice([rng.randrange(known), rng.randrange(1 << 40)]) for _ in range(rng.choice(draws))})
     n = len(keys)
     own = [(rng.randrange(n), rng.randrange(90), (at + i) << 16, rng.randrange(2)) for i in range(size)] if n else []
     forget = rng.sample(range(30), rng.choice([0, 0, 0, 2]))

@@ -1,4 +1,4 @@
-/* A table's objects one by one: what saved.c writes and reads, and digests and copies are made of.
+/* A table's objects one by one: what saved_write.c writes and saved_load.c reads, and digests and copies are made of.
  *
  * Objects come in the order of the lists that they belong to, and are appended to them in that order: a replica that
  * loads a save evicts the same keys after it as the server that wrote it.

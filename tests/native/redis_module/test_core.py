@@ -138,3 +138,43 @@ def test_the_same_lives_give_the_same_bytes(table, spec, seed, monkeypatch):
         ours = [shards.changes(s, int(p)) for s, p in enumerate(cursor.positions)]
         assert sorted(np.concatenate(ours).tolist()) == sorted([*changed.keys.tolist(), *changed.deleted.tolist()])
         at += size
+
+
+def start_short_at_every_allocation(shards, flush):
+    """The call, first without memory, then with one allocation more each time, until that is enough."""
+    for shard, blob in enumerate(blobs_of(shards.spec, flush)):
+        counting = shards.counting(shard)
+        before, outcome, allocations = shards.meta(shard), "", 0
+        while not outcome:
+            counting.left = allocations
+            try:
+                outcome = shards.apply_blob(shard, blob)
+            except Refused as e:
+                assert "memory" in str(e)
+                assert before | {"memory": 0} == shards.meta(shard) | {"memory": 0}
+            finally:
+                counting.left = -1
+            assert counting.held == shards.meta(shard)["memory"]
+            if allocations % 5 == 0:
+                shards.check()
+            allocations += 1
+        assert outcome == "applied"
+        assert allocations > 5
+
+
+@pytest.mark.parametrize("spec", LIVES, ids=lambda spec: spec.name)
+def test_calls_of_several_blocks_give_the_same_bytes_wherever_memory_ends(table, spec):
+    """Rows get their ids late, in the middle of a batch, while the index is split and other ids want their keys."""
+    rng = random.Random(9)
+    reference, shards = MemoryStore(), table(spec)
+    begin(reference, spec)
+    seen, at = set(), 0
+    for _ in range(12):
+        size = rng.randint(40, 90)
+        flush = random_flush(rng, spec, at, size, draws=(64, 65, 300, 600), known=200)
+        seen |= set(flush.keys.tolist()) | set(flush.forget.tolist())
+        start_short_at_every_allocation(shards, flush)
+        reference.apply(spec.name, flush)
+        shards.check()
+        assert_same(shards, reference, np.array(sorted(seen), np.uint64))
+        at += size
