@@ -4,9 +4,10 @@ What the store would do with them is what `embedding_store.merge` does: the pure
 is called on rows that were read, for those keys alone that have something pending, and nothing is written.
 
 Equal to the store's answer after the flush, if nobody else writes meanwhile: bit for bit, or within float32 rounding
-where the table is regularized (decay in two stretches rounds once more). Three things the store does not show by
-`lookup` can't be foreseen: how often a key that is not admitted yet was counted, that a key was evicted or forgotten, and
-which rows this flush will evict. The first reads as not admitted, the others as if they were not.
+where the table is regularized (decay in two stretches rounds once more). What `lookup` does not show can't be foreseen:
+how often a key that is not admitted yet was counted (it reads as not admitted), that a key was evicted or forgotten (a
+gradient alone seems to make a row of it), which rows this flush will evict. Nor is a `staleness_correction`, which is
+decided at the flush.
 """
 
 from __future__ import annotations

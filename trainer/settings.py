@@ -39,6 +39,9 @@ class TrainerSettings(BaseModel):
     dense_merge: Literal["average", "sum"] = Field(
         "average", description="average scales a dense delta by its share of the examples since its base; sum does not"
     )
+    dense_version_every_s: float = Field(
+        60.0, ge=0, description="between versions of the dense parameters that `towline model rollback` knows; 0: none"
+    )
     dense_learning_rate: float = Field(0.01, gt=0, le=10, description="of the worker's local Adagrad on dense layers")
     group: int = Field(
         256, ge=16, le=8192, description="examples of a softmax group: in-batch negatives stay inside it"

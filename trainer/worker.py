@@ -91,8 +91,6 @@ class Worker:
             if not self._ready:
                 self._ready = self._start_over()
             self._once()
-            self._in_a_row = 0
-            return ""
         except (Moved, AssignmentLost, SeekConflict, GenerationError) as moved:
             log.info("starting over from the store's offsets: %s", moved)
             self._metrics.restarts.inc()
@@ -105,6 +103,8 @@ class Worker:
             self._metrics.away.labels(what).inc()
             self._ready = False
             return what
+        self._in_a_row = 0
+        return ""
 
     def _hold(self, away: str, stopping: Callable[[], bool]) -> None:
         """Back-pressure: nothing is read while something is away, and the group still hears of us.
@@ -313,6 +313,8 @@ class Worker:
         self._dense_events = self._dense_batches = 0
         self._dense_times = (0, 0)
         self._dense.read()
+        if self._settings.dense_version_every_s:
+            self._dense.keep_version(self._generation, self._settings.dense_version_every_s)
 
     def _apply(self, table: str, flush: Flush, stops: dict[Partition, int]) -> None:
         started = time.perf_counter()
