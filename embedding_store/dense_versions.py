@@ -1,9 +1,9 @@
 """Versions of the dense parameters: kept every so often, listed, and gone back to.
 
 A version is what the `dense` table held at one moment, all of it. The table has one shard by declaration, so that a
-synchronization is one atomic call; whoever reads it in several goes through `read_dense`. The newest KEPT versions lie in
-the record table `dense_version`, which has one shard too: version n in slot n mod KEPT, written whole by one call that
-carries the range [n − 1, n) of a source of its own. Of several workers that keep a version at once, one does.
+synchronization is one atomic call; whoever reads it in several goes through `read_dense`. The newest KEPT versions lie
+in the record table `dense_version`, which has one shard too: version n in slot n mod KEPT, written whole by one call
+that carries the range [n − 1, n) of a source of its own. Of several workers that keep a version at once, one does.
 
 Going back is safe against deltas in flight. 1. The store's generation rises: calls made before are refused, and their
 workers start over. 2. The difference to the version is added. 3. The generation rises again, against workers that read
