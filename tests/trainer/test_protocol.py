@@ -36,6 +36,7 @@ from trainer.worker import Worker
 
 START_MS = 1_700_000_000_000
 PARTITIONS, WORKERS = 3, 3
+COURSE = st.lists(st.integers(0, WORKERS + PARTITIONS - 1), min_size=4, max_size=20)
 MODEL = ModelSettings(
     dim=4, history_length=3, seen_length=5, shards=2, user_id_vector=True, dense_layers=(4,), step_events=7
 )
@@ -104,12 +105,14 @@ class Protocol(RuleBasedStateMachine):
         self.topics = [Topic("clicks-0", PARTITIONS)]
         self.lives: list[Life] = []
         self.late: list[tuple[str, Flush]] = []
-        self.copies: list[tuple[str, Callable[[], None]]] = []
+        self.copies: list[Callable[[], None]] = []
         self.whole: list[list[Callable[[], None]]] = []
         self.made = itertools.count()
         for spec in MODEL.tables().values():
             self.ground.store.create(spec)
-        self._hire({})
+        self.empty = {shard: self.ground.keep(*shard) for shard in SHARDS}
+        for apply_every in (1, 3, 5):
+            self._hire({"apply_every": apply_every, "dense_sync_every": 3})
         self._give_to_all()
 
     @property
@@ -146,30 +149,36 @@ class Protocol(RuleBasedStateMachine):
     def _life(self, i: int) -> Life:
         return self.lives[i % len(self.lives)]
 
-    @rule(
-        number=st.integers(0, PARTITIONS - 1),
-        events=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(-1, 1)), min_size=1, max_size=8),
-    )
-    def produce(self, number: int, events: list[tuple[int, int, int]]) -> None:
-        """Some records, of users that a partition has to itself; times go back and forth; labels of 0 are negatives."""
+    def _produce(self, number: int, records: int) -> None:
+        """Users are their partition's own; times go back and forth; some are negatives; some offsets hold nothing."""
         log = self.topic.logs[Partition(self.topic.identity, number)]
-        for user, item, label in events:
-            at = len(log)
-            time_ms = START_MS + 10 * at - 25 * (item == 3)
-            click = Click(time_ms, number, at << 16, 10 * number + user, 100 + item, float(label >= 0), 1.0 + item / 4)
+        for at in range(len(log), len(log) + records):
+            if at % 11 == 7:
+                log.append(None)
+                continue
+            item = (at * at + number) % 7
+            when = START_MS + 10 * at - 25 * (item == 3)
+            click = Click(
+                when, number, at << 16, 10 * number + at * 7 % 5, 100 + item, float(at % 9 != 4), 1 + item / 4
+            )
             log.append(record(click))
+
+    def _happen(self, course: list[int]) -> None:
+        """Below WORKERS: that worker's turn. Above: records of a partition."""
+        for n in course:
+            if n >= WORKERS:
+                self._produce(n - WORKERS, 4)
+            elif self.lives:
+                self._step(self._life(n))
+
+    @rule(course=COURSE)
+    def go_on(self, course: list[int]) -> None:
+        self._happen(course)
 
     @rule(number=st.integers(0, PARTITIONS - 1))
     def hole(self, number: int) -> None:
-        """A transaction's marker: an offset that holds no record."""
+        """A transaction's marker: an offset that holds no record, the last one so far."""
         self.topic.logs[Partition(self.topic.identity, number)].append(None)
-
-    @precondition(lambda self: self.lives)
-    @rule(i=st.integers(0, WORKERS - 1), turns=st.integers(1, 4))
-    def step(self, i: int, turns: int) -> None:
-        for _ in range(turns):
-            if self.lives:
-                self._step(self._life(i))
 
     @precondition(lambda self: len(self.lives) < WORKERS)
     @rule(
@@ -180,25 +189,32 @@ class Protocol(RuleBasedStateMachine):
         staleness_correction=st.booleans(),
     )
     def hire(self, **knobs: object) -> None:
-        """A worker more; it has nothing until partitions are given anew."""
+        """A worker more, who is given a share."""
         self._hire(knobs)
+        self._give_to_all()
 
     @precondition(lambda self: self.lives)
-    @rule(owners=st.lists(st.integers(0, WORKERS - 1), min_size=PARTITIONS, max_size=PARTITIONS), data=st.data())
-    def rebalance(self, owners: list[int], data: st.DataObject) -> None:
+    @rule(
+        owners=st.lists(st.integers(0, WORKERS - 1), min_size=PARTITIONS, max_size=PARTITIONS),
+        deaf=st.sets(st.integers(0, WORKERS - 1), max_size=2),
+        course=COURSE,
+    )
+    def rebalance(self, owners: list[int], deaf: set[int], course: list[int]) -> None:
         """Some members don't hear of it, and go on with what they had."""
-        deaf = data.draw(st.sets(st.integers(0, len(self.lives) - 1), max_size=1))
         self._give([o % len(self.lives) for o in owners], deaf)
+        self._happen(course)
 
     @precondition(lambda self: self.lives)
     @rule(
         i=st.integers(0, WORKERS - 1),
         n=st.integers(0, 5),
         what=st.sampled_from(["killed before", "killed after", "call lost", "reply lost"]),
+        course=COURSE,
     )
-    def fault(self, i: int, n: int, what: str) -> None:
+    def fault(self, i: int, n: int, what: str, course: list[int]) -> None:
         """Befalls the worker's n-th call from now."""
         self._life(i).line.faults[n] = what
+        self._happen(course)
 
     @precondition(lambda self: self.lives)
     @rule(i=st.integers(0, WORKERS - 1))
@@ -212,6 +228,8 @@ class Protocol(RuleBasedStateMachine):
         """The process stops with calls on their way, which come later, or never."""
         life = self._life(i)
         life.line.holding = True
+        for number in range(PARTITIONS):
+            self._produce(number, 3)
         for _ in range(turns):
             if life in self.lives:
                 self._step(life)
@@ -220,9 +238,12 @@ class Protocol(RuleBasedStateMachine):
             self.lives.remove(life)
 
     @precondition(lambda self: self.late)
-    @rule(data=st.data())
-    def late_call_arrives(self, data: st.DataObject) -> None:
-        self._deliver(data.draw(st.integers(0, len(self.late) - 1)))
+    @rule(places=st.lists(st.integers(0, 100), min_size=1, max_size=6), course=COURSE)
+    def late_calls_arrive(self, places: list[int], course: list[int]) -> None:
+        """In any order."""
+        for place in places[: len(self.late)]:
+            self._deliver(place % len(self.late))
+        self._happen(course)
 
     def _deliver(self, i: int) -> None:
         table, flush = self.late.pop(i)
@@ -237,14 +258,39 @@ class Protocol(RuleBasedStateMachine):
         table = shard[0]
         sources = {Source(*p) for p in self.topic.logs}
         known = [sources <= set(s.offsets) for s in self.ground.store.status(table)]
-        if all(known) or (MODEL.tables()[table].shards > 1 and known[1 - shard[1]]):
-            self.copies.append((table, self.ground.keep(*shard)))
+        if all(known) or (len(known) > 1 and known[1 - shard[1]]):
+            self.copies.append(self.ground.keep(*shard))
+
+    @precondition(lambda self: len(self.topics) == 1 and not self.ground.store.generation())
+    @rule(shard=st.sampled_from(SHARDS), course=COURSE)
+    def empty_a_shard(self, shard: tuple[str, int], course: list[int]) -> None:
+        """It has lost everything, and the other shard of its table knows: all of the stream comes again."""
+        table, number = shard
+        known = [set(s.offsets) == {Source(*p) for p in self.topic.logs} for s in self.ground.store.status(table)]
+        if len(known) > 1 and known[1 - number]:
+            self.empty[shard]()
+            self.copies = []  # of the other shard: if both know nothing the table is a new one
+        self._happen(course)
 
     @precondition(lambda self: self.copies)
-    @rule(data=st.data())
-    def roll_a_shard_back(self, data: st.DataObject) -> None:
+    @rule(place=st.integers(0, 100), course=st.one_of(st.just([]), COURSE))
+    def roll_a_shard_back(self, place: int, course: list[int]) -> None:
         """Rows and offsets together, whether or not anything is going on."""
-        data.draw(st.sampled_from(self.copies))[1]()
+        self.copies[place % len(self.copies)]()
+        self._happen(course)
+
+    @precondition(lambda self: self.copies)
+    @rule(place=st.integers(0, 100))
+    def a_quiet_shard_is_rolled_back(self, place: int) -> None:
+        """No record comes, nobody is told anything: the workers notice by themselves."""
+        wanted = self.settle()
+        self.copies[place % len(self.copies)]()
+        for _ in range(100):
+            for life in list(self.lives):
+                self._step(life)
+            if all(self._stands(table, wanted) for table in MODEL.tables()):
+                return
+        raise AssertionError("a quiet shard was rolled back, and nobody noticed")
 
     @rule()
     def keep_all(self) -> None:
@@ -254,14 +300,15 @@ class Protocol(RuleBasedStateMachine):
             self.whole.append([self.ground.keep(*shard) for shard in SHARDS])
 
     @precondition(lambda self: self.whole)
-    @rule(data=st.data())
-    def rewind(self, data: st.DataObject) -> None:
+    @rule(place=st.integers(0, 100))
+    def rewind(self, place: int) -> None:
         """Restore the snapshot; whoever is paused must not write into the rewound store."""
-        for put_back in data.draw(st.sampled_from(self.whole)):
+        for put_back in self.whole[place % len(self.whole)]:
             put_back()
         self.ground.store.raise_generation()
         self.copies, self.whole = [], []
 
+    @precondition(lambda self: len(self.topics) < 3)
     @rule()
     def make_the_topic_anew(self) -> None:
         """Under its old name, with another id, after all of the old one was applied."""
@@ -282,7 +329,7 @@ class Protocol(RuleBasedStateMachine):
                 )
                 assert status.clock == events, (table, status)
 
-    def settle(self) -> None:
+    def settle(self) -> dict[Source, int]:
         """All late calls arrive, everybody hears everything, no more faults; then the store is the oracle's."""
         while self.late:
             self._deliver(0)
@@ -300,6 +347,7 @@ class Protocol(RuleBasedStateMachine):
             if all(self._stands(table, wanted) for table in MODEL.tables()):
                 break
         self._compare(wanted)
+        return wanted
 
     def _stands(self, table: str, wanted: dict[Source, int]) -> bool:
         return all(
