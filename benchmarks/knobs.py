@@ -116,7 +116,8 @@ def _measured(
     ports = [config.trainer.metrics_port + number for number in range(len(started))]
     pace = threading.Event()
     deadline = time.monotonic() + START_TIMEOUT_S
-    while not all(map(_metrics, ports)) or _clock(store) < 0:
+    # each has its share: a trainer that joins in the middle would cost a rebalance
+    while any(_metrics(p).get("towline_trainer_partitions", 0) != 2 for p in ports) or _clock(store) < 0:
         _check(started, deadline)
         pace.wait(LOOK_EVERY_S)
     cpu_s = sum(map(_cpu_s, started))

@@ -31,6 +31,7 @@ class Metrics:
         self.lag = Gauge(
             "towline_trainer_lag_records", "records between position and end of the owned partitions", registry=r
         )
+        self.partitions = Gauge("towline_trainer_partitions", "partitions that the worker owns", registry=r)
         self.applies = Counter("towline_trainer_applies", "shard calls by outcome", ["table", "outcome"], registry=r)
         self.apply_seconds = Histogram(
             "towline_trainer_apply_seconds",

@@ -156,6 +156,7 @@ class Worker:
         self._dense_events = self._dense_batches = 0
         self._dense_times = (0, 0)
         owned = self._stream.assignment(timeout_s=1.0)
+        self._metrics.partitions.set(len(owned))
         self._generation = self._store.generation()
         self._progress.take(owned)
         self._dense.read()
