@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from embedding_store.contract import F32, U64, EmbeddingStore
+from embedding_store.dense_versions import read_dense
 from embedding_store.model import ModelSettings
 
 Layers = tuple[tuple[F32, F32], ...]
@@ -80,11 +81,15 @@ class DenseParameters:
         return Towers(views(user), views(item))
 
     def read(self, store: EmbeddingStore) -> F32:
-        """(size,) the parameters as they stand in the store."""
+        """(size,) the parameters as they stand in the store, all of one version. Raises StoreUnavailable."""
+        return self.read_version(store)[1]
+
+    def read_version(self, store: EmbeddingStore) -> tuple[int, F32]:
+        """(clock of the dense table, (size,) parameters of exactly then). Raises StoreUnavailable."""
         if not self.size:
-            return np.zeros(0, np.float32)
-        deltas = store.lookup("dense", self.keys, with_ids=False).vectors.reshape(-1)[: self.size]
-        return self.initial() + deltas
+            return 0, np.zeros(0, np.float32)
+        status, rows = read_dense(store, self.keys)
+        return status.clock, self.initial() + rows.reshape(-1)[: self.size]
 
 
 def forward(layers: Layers, x: F32) -> F32:

@@ -71,6 +71,13 @@ class EventSource(Protocol):
         Raises AssignmentLost (OffsetsLost if it was retention), StreamUnavailable.
         """
 
+    def stay(self, timeout_s: float) -> None:
+        """Let `timeout_s` seconds pass as a member of the group that delivers nothing: whatever downstream is away.
+
+        All partitions are held meanwhile, and go on with the next poll. Never raises: a rebalance, or a broker that is
+        away, is told by the next call.
+        """
+
     def dead_letter(self, batch: MicroBatch, rows: list[int], reason: str) -> None:
         """Send events that the store refused to the dead letters too."""
 

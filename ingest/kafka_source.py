@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Collection, Mapping
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from ingest.backlog import Backlog, Cut
 from ingest.batch_reader import BatchReader, ReadCounters
 from ingest.columns import MicroBatch, Partition
-from ingest.contract import AssignmentLost, OffsetsLost, StreamUnavailable
+from ingest.contract import AssignmentLost, OffsetsLost, StreamMisconfigured, StreamUnavailable
 from ingest.dead_letters import DeadLetters
 from ingest.kafka_member import GroupMember, NotOwned, PositionGone
 from ingest.kafka_topics import prepare_topics
@@ -175,6 +176,15 @@ class KafkaSource:
                 self._connected().seek(number, self._backlog.position(number))
             except NotOwned:
                 raise self._lose("the group was rebalanced") from None
+
+    def stay(self, timeout_s: float) -> None:
+        """See `EventSource`. The client is polled, with every partition paused: `max_poll_interval_ms` never passes."""
+        deadline = time.monotonic() + timeout_s
+        if self._member is not None:
+            with contextlib.suppress(NotOwned, PositionGone, StreamUnavailable, StreamMisconfigured):
+                self._member.fetch((), timeout_s, 1)
+        while (left_s := deadline - time.monotonic()) > 0:
+            time.sleep(left_s)
 
     def dead_letter(self, batch: MicroBatch, rows: list[int], reason: str) -> None:
         """See `EventSource`. The value is the event written anew: its bytes are gone by then."""

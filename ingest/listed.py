@@ -18,12 +18,13 @@ class ListedSource:
     """`EventSource` over record values per partition; offset = place in the list. Delivers by count, never waits.
 
     A micro-batch takes as evenly from the partitions as they have records. All of the records are there from the start:
-    the end offset is the length. Record timestamps are `produced_ms`, or the wall clock at construction.
+    the end offset is the length. None is an offset without a record: a transaction's marker, or an aborted record.
+    Record timestamps are `produced_ms`, or the wall clock at construction.
     """
 
     def __init__(
         self,
-        records: Mapping[Partition, Sequence[bytes]],
+        records: Mapping[Partition, Sequence[bytes | None]],
         settings: IngestSettings | None = None,
         produced_ms: int | None = None,
     ) -> None:
@@ -75,9 +76,11 @@ class ListedSource:
             start, records = self._position[partition], self._records[partition]
             ranges[partition] = (start, stop)
             self._position[partition] = stop
-            number += [partition.number] * (stop - start)
-            offset += range(start, stop)
-            values += records[start:stop]
+            for at in range(start, stop):
+                if (value := records[at]) is not None:
+                    number.append(partition.number)
+                    offset.append(at)
+                    values.append(value)
         if not ranges:
             return None
         columns = Records(
@@ -104,6 +107,10 @@ class ListedSource:
             if taken:
                 shares[partition] = self._position[partition] + taken
         return {p: shares[p] for p in self._records if p in shares}
+
+    def stay(self, timeout_s: float) -> None:
+        """Let the time pass."""
+        time.sleep(timeout_s)
 
     def dead_letter(self, batch: MicroBatch, rows: list[int], reason: str) -> None:
         """Keep (partition number's partition, offset, reason)."""

@@ -18,9 +18,13 @@ class Backoff:
     def reset(self) -> None:
         self.next_s = self._first_s
 
-    def wait(self, stopping: Callable[[], bool]) -> None:
-        """Let the current delay pass, or return as soon as `stopping` says so."""
+    def wait(self, stopping: Callable[[], bool], tick: Callable[[float], object] | None = None) -> None:
+        """Let the current delay pass, or return as soon as `stopping` says so.
+
+        tick: what passes the time, a tenth of a second or less at a call; None: sleep.
+        """
+        pass_time = tick or time.sleep
         end = time.monotonic() + self.next_s
         self.next_s = min(self._most_s, 2 * self.next_s)
         while not stopping() and (left := end - time.monotonic()) > 0:
-            time.sleep(min(_TICK_S, left))
+            pass_time(min(_TICK_S, left))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import tensorflow as tf
 
 from embedding_store.contract import F32, U64, EmbeddingStore
+from embedding_store.dense_versions import DenseVersions
 from embedding_store.model import ModelSettings
 from embedding_store.towers import DenseParameters
 
@@ -23,6 +26,7 @@ class DenseWorker:
         self._local = self._base.copy()
         self._squares = np.full(self._parameters.size, _ACCUMULATOR, np.float32)
         self._base_clock = 0
+        self._versions: DenseVersions | None = None
         self.examples = 0
         self.variable = tf.Variable(tf.zeros([max(1, self._parameters.size)]), trainable=False)
 
@@ -40,8 +44,7 @@ class DenseWorker:
         """Forget local changes and take the store's values. Raises StoreUnavailable."""
         if not self._parameters.size:
             return
-        self._base_clock = self._store.status("dense")[0].clock
-        self._base = self._parameters.read(self._store)
+        self._base_clock, self._base = self._parameters.read_version(self._store)
         self._local = self._base.copy()
         self.examples = 0
         self.variable.assign(self._local)
@@ -55,6 +58,13 @@ class DenseWorker:
         self._local -= self._rate * mean / np.sqrt(self._squares)
         self.variable.assign(self._local)
         self.examples += examples
+
+    def keep_version(self, generation: int, every_s: float) -> None:
+        """Keep a version of the table where the newest is older than `every_s`. Raises GenerationError."""
+        if self._versions is None:
+            self._versions = DenseVersions(self._store, self._parameters.keys)
+        if time.time() - self._versions.newest_ms() / 1000 >= every_s:
+            self._versions.keep(generation)
 
     def delta(self, events: int, merge: str) -> tuple[F32, U64]:
         """((rows, dim) change since the base, (rows,) keys).

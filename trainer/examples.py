@@ -6,6 +6,7 @@ Histories as of each event, rows, and who may be compared with whom.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -59,21 +60,39 @@ def positives(events: Events) -> Entries:
     return entries
 
 
+class RowReader(Protocol):
+    """Where rows come from: the store, or the store with this worker's own writes laid over it."""
+
+    def lookup(self, table: str, keys: U64) -> Rows:
+        """As `EmbeddingStore.lookup`."""
+
+
 class ExampleReader:
     """Reads what the store knows and lays this worker's unapplied positives over it. Never writes."""
 
     def __init__(
-        self, store: EmbeddingStore, model: ModelSettings, replay: ReplayBuffer, replays_per_event: int
+        self,
+        store: EmbeddingStore,
+        model: ModelSettings,
+        replay: ReplayBuffer,
+        replays_per_event: int,
+        rows: RowReader | None = None,
     ) -> None:
+        """rows: where rows are read, if not from `store`."""
         self._store, self._model = store, model
+        self._rows: RowReader = store if rows is None else rows
         self._replay, self._replays_per_event = replay, replays_per_event
 
-    def read(self, events: Events, pending_users: U64, pending: Entries) -> tuple[Examples, Past]:
+    def read(
+        self, events: Events, pending_users: U64, pending: Entries, *, again: bool = False
+    ) -> tuple[Examples, Past]:
         """Examples of `events` plus replays, and the events' past.
 
         pending_users (m,), pending (m,): users and entries of earlier positives that have not been applied yet.
-        Positives are offered to the replay buffer afterwards. Raises StoreUnavailable.
+        Positives are offered to the replay buffer afterwards. `again`, for events that were read before: they are not,
+        and rows are the store's, without the events' own gradients. Raises StoreUnavailable.
         """
+        rows: RowReader = self._store if again else self._rows
         replayed = self._replay.draw(self._replays_per_event * len(events))
         users, numbers = unique_keys(np.concatenate([events.user_key, replayed.user]))
         histories = self._store.histories("history", users)
@@ -91,7 +110,7 @@ class ExampleReader:
         targets = np.concatenate([events.item_key, replayed.item])
         present = np.arange(joined_recent.shape[1]) < lengths[:, None]
         item_keys, item_numbers = unique_keys(np.concatenate([targets, joined_recent[present]]))
-        items = self._store.lookup("item", item_keys, with_ids=False)
+        items = rows.lookup("item", item_keys)
         # A history may name an item that was evicted or forgotten; one whose first events are in our hands is not
         # missing.
         alive = items.found.copy()
@@ -109,7 +128,7 @@ class ExampleReader:
         index = KeyIndex(max(16, len(item_keys)))
         index.add(item_keys)
         is_row = np.concatenate([is_positive, is_column[len(events) :]])
-        own = self._store.lookup("user", users, with_ids=False) if self._model.user_id_vector else None
+        own = rows.lookup("user", users) if self._model.user_id_vector else None
         if own is None:
             is_row &= (recent >= 0).any(axis=1)
         examples = Examples(
@@ -127,7 +146,7 @@ class ExampleReader:
             users=own,
             user=numbers if own is not None else np.full(len(targets), -1, np.int64),
         )
-        if self._replays_per_event:
+        if self._replays_per_event and not again:
             self._replay.add(
                 events.user_key[is_positive],
                 events.item_key[is_positive],

@@ -40,6 +40,10 @@ class Step:
     rows: int
     finite: bool  # and no larger than the store takes
 
+    def of(self, side: str) -> tuple[U64, F32]:
+        """(keys, gradients) of side `item` or `user`."""
+        return (self.item_keys, self.item_gradients) if side == "item" else (self.user_keys, self.user_gradients)
+
 
 class Learner:
     """Holds the compiled step. Stateless but for the dense parameters of its worker."""
@@ -51,8 +55,11 @@ class Learner:
         # traced here and not at the first event, which would wait a second for it
         self._step(rows, rows, ones, np.zeros((group, group), bool), ones)
 
-    def learn(self, examples: Examples, clock: int) -> Step:
-        """Gradients of one pass over the examples; dense parameters move locally. clock: events before these."""
+    def learn(self, examples: Examples, clock: int, *, again: bool = False) -> Step:
+        """Gradients of one pass over the examples. clock: events before these.
+
+        Dense parameters move locally; not `again` for events that have moved them already.
+        """
         order = self._order(len(examples.target))
         live = order >= 0
         rows = order[live]
@@ -79,7 +86,7 @@ class Learner:
             add_rows(pooled_gradients[live], examples.user[rows], user_gradients)
         gradients = (item_gradients, user_gradients, dense_gradients, loss)
         finite = all(bool((np.abs(g) <= _LARGEST).all()) for g in gradients)  # NaN compares as False
-        if finite:
+        if finite and not again:
             self._dense.step(dense_gradients, int(is_row.sum()))
         return Step(
             item_keys=examples.item_keys,

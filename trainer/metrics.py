@@ -11,6 +11,7 @@ from trainer.learner import Step
 from trainer.prequential import Prequential
 
 _LATENCIES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+_EVENTS = (0, 100, 300, 1e3, 3e3, 1e4, 3e4, 1e5, 3e5, 1e6)
 
 
 class Metrics:
@@ -30,6 +31,7 @@ class Metrics:
         self.lag = Gauge(
             "towline_trainer_lag_records", "records between position and end of the owned partitions", registry=r
         )
+        self.partitions = Gauge("towline_trainer_partitions", "partitions that the worker owns", registry=r)
         self.applies = Counter("towline_trainer_applies", "shard calls by outcome", ["table", "outcome"], registry=r)
         self.apply_seconds = Histogram(
             "towline_trainer_apply_seconds",
@@ -48,6 +50,26 @@ class Metrics:
             registry=r,
         )
         self.away = Counter("towline_trainer_away", "failed tries, by what was away", ["what"], registry=r)
+        self.held = Gauge(
+            "towline_trainer_held", "1 while all partitions are held because store or stream is away", registry=r
+        )
+        self.held_seconds = Counter(
+            "towline_trainer_held_seconds", "how long partitions were held, by what was away", ["what"], registry=r
+        )
+        self.staleness = Histogram(
+            "towline_trainer_staleness_events",
+            "events that others applied between the read of a micro-batch's rows and its apply",
+            buckets=_EVENTS,
+            registry=r,
+        )
+        self.relearned = Counter(
+            "towline_trainer_relearned", "micro-batches learned anew: past max_staleness_events", registry=r
+        )
+        self.too_stale = Counter(
+            "towline_trainer_too_stale",
+            "micro-batches applied without gradients: past max_staleness_events however often they were learned",
+            registry=r,
+        )
         self.tests = Gauge("towline_prequential_tests", "positives measured before they were learned", registry=r)
         self.hits = Gauge("towline_prequential_hits", "tests with rank within k", ["ranking"], registry=r)
         self.ndcg = Gauge("towline_prequential_ndcg", "sum of NDCG@k over the tests", registry=r)

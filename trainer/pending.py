@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -20,11 +22,26 @@ Entries = npt.NDArray[np.void]
 Number = TypeVar("Number", bound=np.generic)
 
 
+Clocks = tuple[int, ...]
+"""The item table's clock on each of its shards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """A micro-batch that waits to be applied."""
+
+    events: Events  # those that are stored
+    step: Step | None
+    read_at: Clocks  # as of the rows that it was learned on, or earlier; empty if it has no step
+    before: int  # pending positives of the micro-batches before it
+
+
 class Pending:
     """Micro-batches since the last flush. Gradients of a key add up; counts and appends are those of the events."""
 
     def __init__(self, dim: int) -> None:
         self._dim = dim
+        self.version = 0  # moves with every change: what was made of this can be kept until then
         self.clear()
 
     def clear(self) -> None:
@@ -34,19 +51,25 @@ class Pending:
         self.event_time_ms = self.produced_ms = 0
         self.ranges: dict[Partition, tuple[int, int]] = {}
         self.must_flush = False
+        self.begun_s = 0.0  # time.monotonic() of the first micro-batch
+        self.learned: list[Learned] = []
+        self.version += 1
         self.users: U64 = np.zeros(0, np.uint64)
         self.entries: Entries = np.zeros(0, ENTRY)
         self._events: list[Events] = []
-        self._gradients: dict[str, list[tuple[U64, F32]]] = {"item": [], "user": []}
         self._forget: dict[str, list[Tombstones]] = {"item": [], "user": []}
 
-    def add(self, batch: MicroBatch, step: Step | None, kept: Events | None = None) -> None:
+    def add(self, batch: MicroBatch, step: Step | None, kept: Events | None = None, read_at: Clocks = ()) -> None:
         """Take in a micro-batch and its step. None, or a step that isn't finite, adds no gradients (quarantine).
 
         kept: those of the batch's events that are stored, if not all. The others move the clock all the same: it must
-        not depend on what the store holds of other ids.
+        not depend on what the store holds of other ids. read_at: see `Learned`.
         """
+        if not self.batches:
+            self.begun_s = time.monotonic()
         self.batches += 1
+        self.version += 1
+        before = len(self.users)
         for partition, (start, stop) in batch.ranges.items():
             self.ranges[partition] = (self.ranges.get(partition, (start, stop))[0], stop)
         events = batch.events
@@ -59,16 +82,38 @@ class Pending:
             is_positive = events.label > 0
             self.users = np.concatenate([self.users, events.user_key[is_positive]])
             self.entries = np.concatenate([self.entries, positives(events)])
-        if step is not None and step.finite:
-            self._gradients["item"].append((step.item_keys, step.item_gradients))
-            self._gradients["user"].append((step.user_keys, step.user_gradients))
+            self.learned.append(Learned(events, step, read_at, before))
         if len(batch.forget_users) or len(batch.forget_items):
             self._forget["user"].append(batch.forget_users)
             self._forget["item"].append(batch.forget_items)
             self.must_flush = True  # later events of a forgotten id must find it gone
 
-    def flush(self, table: str, generation: int, starts: Mapping[Partition, int], now_ms: int) -> Flush:
-        """The call for table `item`, `user` or `history`. starts: where the table's ranges begin."""
+    def relearned(self, i: int, step: Step | None, read_at: Clocks) -> None:
+        """Micro-batch `i` of `learned` has another step now, or none: its events are counted all the same."""
+        self.learned[i] = replace(self.learned[i], step=step, read_at=read_at)
+        self.version += 1
+
+    def staleness(self, clocks: Clocks) -> list[int]:
+        """Events that others have applied since each of `learned` was read, on the shard where it is most."""
+        return [
+            max((now - then for now, then in zip(clocks, learned.read_at, strict=True)), default=0)
+            if learned.read_at
+            else 0
+            for learned in self.learned
+        ]
+
+    def flush(
+        self,
+        table: str,
+        generation: int,
+        starts: Mapping[Partition, int],
+        now_ms: int,
+        scales: Sequence[float] | None = None,
+    ) -> Flush:
+        """The call for table `item`, `user` or `history`. starts: where the table's ranges begin.
+
+        scales: what the gradients of each of `learned` are multiplied by.
+        """
         side = "item" if table == "item" else "user"
         own = _OwnEvents(self._events, side)
         forget = self._forget[side]
@@ -76,7 +121,7 @@ class Pending:
         gradients: F32 | None = None
         keys, rows = own.keys, np.arange(len(own.keys))
         if table != "history":
-            keys, gradients = self._summed(side, own.keys)
+            keys, gradients = self._summed(side, own.keys, scales)
         n = len(keys)
         return Flush(
             generation=generation,
@@ -99,9 +144,16 @@ class Pending:
             forget_checks=_column(forget, "checks", np.uint32),
         )
 
-    def _summed(self, side: str, own: U64) -> tuple[U64, F32]:
+    def _summed(self, side: str, own: U64, scales: Sequence[float] | None) -> tuple[U64, F32]:
         """(keys, gradients summed per key): the own events' keys first, then those with nothing but a gradient."""
-        keys, sums = aggregate_parts(own, self._gradients[side], self._dim)
+        parts = []
+        for i, learned in enumerate(self.learned):
+            step = learned.step
+            if step is not None and step.finite:
+                scale = 1.0 if scales is None else scales[i]
+                keys, gradients = step.of(side)
+                parts.append((keys, gradients if scale == 1.0 else gradients * np.float32(scale)))
+        keys, sums = aggregate_parts(own, parts, self._dim)
         keep = np.ones(len(keys), bool)
         keep[len(own) :] = sums[len(own) :].any(axis=1)
         return keys[keep], sums[keep]

@@ -29,7 +29,8 @@ class Progress:
     def take(self, owned: frozenset[Partition]) -> None:
         """Read offsets of the owned partitions from every shard and continue each from its lowest.
 
-        Unset ones are seeked: to the earliest offset where no shard knows the source, else to the lowest of the others.
+        Unset ones are seeked: to the earliest offset where no shard knows the source, or another shard of the table
+        does; else the table is new, and joins at the lowest of the others.
         Records that retention has removed are jumped over, counted and logged. Raises StoreUnavailable,
         StreamUnavailable.
         """
@@ -54,11 +55,15 @@ class Progress:
         }
         known = [o for o in stored.values() if o is not None]
         start = min(known) if known else earliest
+        tables = {table for (table, _), offset in stored.items() if offset is not None}
         settled = []
         for (table, shard), offset in stored.items():
-            goal = max(earliest, start if offset is None else offset)
+            # a table is made with all its shards: one that knows less than the others was emptied, or rolled back
+            unset = earliest if table in tables else start
+            goal = max(earliest, unset if offset is None else offset)
             if goal != offset:
-                reason = "first start" if not known else "new shard" if offset is None else "lost to retention"
+                new = "rolled back" if table in tables else "new table" if known else "first start"
+                reason = new if offset is None else "lost to retention"
                 self._store.seek(table, shard, source, offset, goal, reason)
             settled.append(goal)
         if known and min(known) < earliest:

@@ -15,10 +15,32 @@ class TrainerSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    apply_every: int = Field(1, ge=1, le=1024, description="micro-batches between a worker's calls to the store")
+    apply_every: int = Field(1, ge=1, le=1024, description="micro-batches between a worker's calls to the store …")
+    apply_every_ms: int = Field(
+        0,
+        ge=0,
+        le=600_000,
+        description="… or so long after the first of them was learned, whichever comes first; 0: at apply_every, and "
+        "whenever the stream is quiet",
+    )
+    read_your_writes: bool = Field(
+        False, description="lookups see what this worker has learned and not applied yet; costs a merge per micro-batch"
+    )
+    max_staleness_events: int = Field(
+        0,
+        ge=0,
+        description="events that others may have applied between a gradient's read and its apply; past it the gradient "
+        "is learned anew; 0: no bound",
+    )
+    staleness_correction: bool = Field(
+        False, description="divide a gradient by its staleness in calls, where that is above 1 (Zhang et al. 2016)"
+    )
     dense_sync_every: int = Field(8, ge=1, le=100_000, description="micro-batches between dense synchronizations")
     dense_merge: Literal["average", "sum"] = Field(
         "average", description="average scales a dense delta by its share of the examples since its base; sum does not"
+    )
+    dense_version_every_s: float = Field(
+        60.0, ge=0, description="between versions of the dense parameters that `towline model rollback` knows; 0: none"
     )
     dense_learning_rate: float = Field(0.01, gt=0, le=10, description="of the worker's local Adagrad on dense layers")
     group: int = Field(

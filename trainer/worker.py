@@ -20,13 +20,16 @@ from trainer.examples import ExampleReader
 from trainer.identities import Identities
 from trainer.learner import Learner
 from trainer.metrics import Metrics
-from trainer.pending import Pending
+from trainer.own_writes import OwnWrites
+from trainer.pending import Clocks, Pending
 from trainer.prequential import Prequential
 from trainer.progress import Progress
 from trainer.replay import ReplayBuffer
 from trainer.settings import TrainerSettings
 
 log = logging.getLogger(__name__)
+
+_RELEARN_TRIES = 3
 
 
 class Moved(Exception):
@@ -53,47 +56,82 @@ class Worker:
         self._model, self._published = model, False
         self._dense = DenseWorker(store, model, settings.dense_learning_rate)
         replay = ReplayBuffer(settings.replay_capacity, model.history_length, rng)
-        self._reader = ExampleReader(store, model, replay, settings.replay)
+        self._pending = Pending(model.dim)
+        rows = OwnWrites(store, self._pending) if settings.read_your_writes else store
+        self._reader = ExampleReader(store, model, replay, settings.replay, rows)
         self._learner = Learner(model, settings.group, self._dense, rng)
         self._prequential = Prequential(store, model, settings.evaluate_k, settings.evaluate_share)
         self._progress = Progress(store, stream, self._tables)
-        self._pending = Pending(model.dim)
         self._identities = Identities(store)
         self._generation = 0
         self._clock = 0
         self._dense_events = self._dense_batches = 0
         self._dense_times = (0, 0)
         self._checked_s = 0.0
+        self._latest: Clocks = ()  # the item table's, when rows were last read
+        self._ready = False
+        self._in_a_row = 0  # of starts over without a step between them
+        self._backoff = Backoff()
+        self._held_since_s = 0.0
 
     def run(self, stopping: Callable[[], bool]) -> None:
         """Learn until told to stop; what is pending then is applied first. Store and broker may come and go."""
-        backoff = Backoff()
-        ready = False
-        in_a_row = 0  # of starts over without a step between them
         while not stopping():
-            try:
-                if not ready:
-                    ready = self._start_over()
-                self._once()
-                backoff.reset()
-                in_a_row = 0
-            except (Moved, AssignmentLost, SeekConflict, GenerationError) as moved:
-                log.info("starting over from the store's offsets: %s", moved)
-                self._metrics.restarts.inc()
-                ready = False
-                in_a_row += 1
-                if in_a_row > 1:
-                    backoff.wait(stopping)
-            except (StoreUnavailable, StreamUnavailable) as away:
-                log.warning("%s; trying again in %.1f s", away, backoff.next_s)
-                self._metrics.away.labels("store" if isinstance(away, StoreUnavailable) else "stream").inc()
-                ready = False
-                backoff.wait(stopping)
-        if ready:
-            self._leave()
+            away = self.step()
+            if away:
+                self._hold(away, stopping)
+        self.leave()
 
-    def _leave(self) -> None:
+    def step(self) -> str:
+        """One turn of `run`: start over where that is needed, else a micro-batch. What is to be waited for, or "".
+
+        All exact state is in the store, so a turn may end, or never come, at any point.
+        """
+        try:
+            if not self._ready:
+                self._ready = self._start_over()
+            self._once()
+        except (Moved, AssignmentLost, SeekConflict, GenerationError) as moved:
+            log.info("starting over from the store's offsets: %s", moved)
+            self._metrics.restarts.inc()
+            self._ready = False
+            self._in_a_row += 1
+            return "others" if self._in_a_row > 1 else ""
+        except (StoreUnavailable, StreamUnavailable) as away:
+            what = "store" if isinstance(away, StoreUnavailable) else "stream"
+            log.warning("%s; all partitions are held, trying again in %.1f s", away, self._backoff.next_s)
+            self._metrics.away.labels(what).inc()
+            self._ready = False
+            return what
+        self._in_a_row = 0
+        return ""
+
+    def _hold(self, away: str, stopping: Callable[[], bool]) -> None:
+        """Back-pressure: nothing is read while something is away, and the group still hears of us.
+
+        What was pending is dropped: it is read and learned again, so memory is bounded by one flush. The delay grows
+        until something was applied: a store that can be read and is full must not make us spin.
+        """
+        started = time.monotonic()
+        self._pending.clear()
+        self._metrics.held.set(1)
+        self._held_since_s = self._held_since_s or started
+        self._backoff.wait(stopping, self._stream.stay)
+        self._metrics.held_seconds.labels(away).inc(time.monotonic() - started)
+
+    def _going_on(self) -> None:
+        """Something was applied, or there is nothing to apply."""
+        self._backoff.reset()
+        if self._held_since_s:
+            log.info("going on after %.1f s; partitions are read again", time.monotonic() - self._held_since_s)
+            self._metrics.held.set(0)
+            self._held_since_s = 0.0
+
+    def leave(self) -> None:
         """Apply what is left. If that fails it is learned again: by the next owner, from the store's offsets."""
+        if not self._ready:
+            return
+        self._ready = False
         try:
             if self._pending.batches:
                 self._flush(everything=True)
@@ -118,10 +156,11 @@ class Worker:
         self._dense_events = self._dense_batches = 0
         self._dense_times = (0, 0)
         owned = self._stream.assignment(timeout_s=1.0)
+        self._metrics.partitions.set(len(owned))
         self._generation = self._store.generation()
         self._progress.take(owned)
         self._dense.read()
-        self._clock = min(s.clock for s in self._store.status("item"))
+        self._clock = min(self._clocks())
         self._checked_s = time.monotonic()
         return bool(owned)
 
@@ -132,6 +171,9 @@ class Worker:
             self._learn(batch)
         if self._due(idle=batch is None):
             self._flush(everything=self._progress.at_barrier(self._pending.ranges))
+            self._going_on()
+        elif batch is None and not self._pending.batches:
+            self._going_on()
         if time.monotonic() - self._checked_s > self._settings.reconcile_every_s:
             self._check()
 
@@ -139,13 +181,18 @@ class Worker:
         step = None
         events = self._screened(batch)
         if len(events):
+            self._latest = self._clocks()
             examples, past = self._reader.read(events, self._pending.users, self._pending.entries)
             if not self._progress.replaying:
                 self._prequential.measure(events, past, examples)
             step = self._learner.learn(examples, self._clock + self._pending.events)
             self._metrics.learned(step)
-        self._pending.add(batch, step, events)
+        self._pending.add(batch, step, events, self._latest if step is not None else ())
         self._metrics.took(batch)
+
+    def _clocks(self) -> Clocks:
+        """Of the item table's shards, before rows are read: what is read may be newer, never older."""
+        return tuple(status.clock for status in self._store.status("item"))
 
     def _screened(self, batch: MicroBatch) -> Events:
         """The batch's events without those whose ids' keys are another's: those become dead letters."""
@@ -160,26 +207,37 @@ class Worker:
     def _due(self, *, idle: bool) -> bool:
         pending = self._pending
         return pending.batches > 0 and (
-            idle
+            (idle and not self._settings.apply_every_ms)
             or pending.must_flush
             or pending.batches >= self._settings.apply_every
             or self._progress.at_barrier(pending.ranges)
+            or self._overdue()
         )
+
+    def _overdue(self) -> bool:
+        """Whether what is pending has waited for long enough, or is half as stale as it may be."""
+        settings, pending = self._settings, self._pending
+        if settings.apply_every_ms and time.monotonic() - pending.begun_s >= settings.apply_every_ms / 1000:
+            return True
+        bound = settings.max_staleness_events
+        return bound > 0 and bool(self._latest) and 2 * max(pending.staleness(self._latest), default=0) > bound
 
     def _flush(self, *, everything: bool) -> None:
         """Apply what is pending.
 
-        1. Dead letters of the ranges are acknowledged. 2. One call per table, atomic over each of its shards; the
-        dense table only every so often, or if `everything`. 3. Any conflict: Moved, nothing local survives. 4.
-        Positions are reported.
+        1. What is too stale is learned anew. 2. Dead letters of the ranges are acknowledged. 3. One call per table,
+        atomic over each of its shards; the dense table only every so often, or if `everything`. 4. Any conflict: Moved,
+        nothing local survives. 5. Positions are reported.
         """
         pending = self._pending
+        scales = self._freshened()
         self._stream.flush_dead_letters()
         now_ms = time.time_ns() // 1_000_000
         stops = {p: stop for p, (_, stop) in pending.ranges.items()}
         for table in self._tables:
             if table != "dense":
-                self._apply(table, pending.flush(table, self._generation, self._progress.start(table), now_ms), stops)
+                starts = self._progress.start(table)
+                self._apply(table, pending.flush(table, self._generation, starts, now_ms, scales), stops)
         if "dense" in self._tables:
             self._dense_events += pending.events
             self._dense_batches += pending.batches
@@ -193,6 +251,41 @@ class Worker:
         self._identities.clear()
         self._stream.commit(self._progress.start("item"))
         self._metrics.flushed(self._prequential, produced_ms)
+
+    def _freshened(self) -> list[float] | None:
+        """Keep the bound on staleness; what the gradients of each micro-batch are to be multiplied by, None: 1.
+
+        A gradient past `max_staleness_events` is learned anew from rows read now: the event's count and place in the
+        sequences are applied once as ever. If others apply more than that while we learn, time after time, the
+        gradient is left out, and counted. What others apply while the flush itself is on its way comes on top.
+        """
+        settings, pending = self._settings, self._pending
+        if not settings.max_staleness_events and not settings.staleness_correction:
+            return None
+        staleness = pending.staleness(self._clocks())
+        for _ in range(_RELEARN_TRIES if settings.max_staleness_events else 0):
+            stale = [i for i, events in enumerate(staleness) if events > settings.max_staleness_events]
+            if not stale:
+                break
+            for i in stale:
+                self._learn_anew(i)
+            staleness = pending.staleness(self._clocks())
+        for i, events in enumerate(staleness):
+            if 0 < settings.max_staleness_events < events:
+                pending.relearned(i, None, ())
+                self._metrics.too_stale.inc()
+        if not settings.staleness_correction:
+            return None
+        call = max(1, pending.events)  # what others applied, in calls of the size of ours
+        return [1.0 / max(1.0, events / call) for events in staleness]
+
+    def _learn_anew(self, i: int) -> None:
+        learned, read_at = self._pending.learned[i], self._clocks()
+        users, entries = self._pending.users[: learned.before], self._pending.entries[: learned.before]
+        examples, _ = self._reader.read(learned.events, users, entries, again=True)
+        step = self._learner.learn(examples, max(read_at), again=True)
+        self._pending.relearned(i, step, read_at)
+        self._metrics.relearned.inc()
 
     def _flush_dense(self, now_ms: int) -> None:
         stops = dict(self._progress.start("item"))
@@ -221,6 +314,8 @@ class Worker:
         self._dense_events = self._dense_batches = 0
         self._dense_times = (0, 0)
         self._dense.read()
+        if self._settings.dense_version_every_s:
+            self._dense.keep_version(self._generation, self._settings.dense_version_every_s)
 
     def _apply(self, table: str, flush: Flush, stops: dict[Partition, int]) -> None:
         started = time.perf_counter()
@@ -232,6 +327,10 @@ class Worker:
                 raise Moved(f"table '{table}' shard {shard} stands at {dict(reply.offsets)}, not at {flush.ranges}")
         if table == "item":
             self._clock = min(reply.clock for reply in replies)  # what other workers applied counts too
+            before = tuple(r.clock - flush.events if r.outcome == "applied" else 0 for r in replies)
+            for learned, events in zip(self._pending.learned, self._pending.staleness(before), strict=True):
+                if learned.read_at:
+                    self._metrics.staleness.observe(max(0, events))
         self._progress.applied(table, stops)
 
     def _check(self) -> None:

@@ -456,6 +456,22 @@ def test_a_new_table_joins_where_the_others_stand(faults):
     assert clocks["user"] != clocks["item"] == clocks["history"]
 
 
+@pytest.mark.parametrize("table", ["item", "history"])
+def test_a_shard_that_lost_everything_is_filled_from_the_earliest_record(faults, table):
+    """Not taken for a new one, which would join where the others stand."""
+    messages, clicks = topic(random.Random(15), 2, 30)
+    store = MemoryStore()
+    for name, spec in MODEL.tables().items():
+        store.create(spec)
+        if name == table:
+            empty = keep(store._tables[name].shards[1])
+    work(store, MODEL, settings_of(), source_of(messages))
+    empty()
+    assert not complete(store, MODEL, messages)
+    work(store, MODEL, settings_of(), source_of(messages))
+    check_everything_once(store, MODEL, messages, clicks)
+
+
 def test_what_can_not_be_learned_is_counted_all_the_same(faults):
     """Vectors that ran away: the ranges are applied everywhere, with counts and sequences and no gradients."""
     model = MODEL.model_copy(update={"optimizer": Sgd(learning_rate=100.0), "initial_std": 1.0})

@@ -1,0 +1,198 @@
+"""What the two knobs cost and give: apply_every × dense_sync_every against events/s, CPU and HR@10, with two trainers.
+
+Each cell replays MovieLens 100K, or its first --events, through Kafka, Redis and --trainers trainer processes of its
+own, as fast as it goes, with dense layers and every positive measured before it is learned. Rows of a table go to
+standard error as they come; the last line of standard output is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from benchmarks.machine import facts
+from embedding_store.contract import EmbeddingStore
+from embedding_store.errors import UnknownTable
+from embedding_store.open import open_store
+from infra.config import TowlineConfig
+from infra.demo import movielens
+from infra.demo.movielens import Ratings
+from infra.demo.replay import Replay
+from infra.local import process, services
+from infra.local.ports import ephemeral, is_free
+from infra.local.stack import LocalStack
+from ingest.kafka_topics import prepare_topics
+
+START_TIMEOUT_S = 180.0
+REPLAY_TIMEOUT_S = 1800.0
+LOOK_EVERY_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One replay under one setting of the knobs."""
+
+    apply_every: int
+    dense_sync_every: int
+    events_per_s: float  # from the first event applied to the last
+    cpu_us_per_event: float  # of all trainers together
+    hr10: float
+    tests: int
+    staleness_mean_events: float
+
+
+def main() -> None:
+    """Replay every cell and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--apply-every", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--dense-sync-every", type=int, nargs="+", default=[1, 8, 64])
+    parser.add_argument("--trainers", type=int, default=2)
+    parser.add_argument("--events", type=int, default=100_000)
+    parser.add_argument("--batch-events", type=int, default=256)
+    parser.add_argument("--dense-layers", type=int, nargs="*", default=[64])
+    arguments = parser.parse_args()
+    ratings = movielens.load()
+    stream = Ratings(*(getattr(ratings, name)[: arguments.events] for name in ("user", "item", "rating", "time_ms")))
+    cells = []
+    print("| apply_every | dense_sync_every | events/s | CPU µs/event | HR@10 | staleness |", file=sys.stderr)
+    print("|---|---|---|---|---|---|", file=sys.stderr)
+    for apply_every, dense_sync_every in itertools.product(arguments.apply_every, arguments.dense_sync_every):
+        knobs = {"apply_every": apply_every, "dense_sync_every": dense_sync_every}
+        cell = replayed(stream, arguments.trainers, arguments.batch_events, arguments.dense_layers, knobs)
+        cells.append(asdict(cell))
+        print(
+            f"| {apply_every} | {dense_sync_every} | {cell.events_per_s:,.0f} | {cell.cpu_us_per_event:.0f} "
+            f"| {cell.hr10:.4f} | {cell.staleness_mean_events:.0f} |",
+            file=sys.stderr,
+            flush=True,
+        )
+    print(json.dumps({"trainers": arguments.trainers, "events": arguments.events, "cells": cells, **facts()}))
+
+
+def replayed(stream: Ratings, trainers: int, batch_events: int, dense_layers: list[int], knobs: dict[str, int]) -> Cell:
+    """One cell on servers and with processes of its own, all of which are gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="towline-knobs-") as folder:
+        config = TowlineConfig.model_validate(
+            {
+                "kafka": {"partitions": 2 * trainers},
+                "ingest": {"batch_events": batch_events},
+                "model": {"dense_layers": dense_layers},
+                "trainer": {"evaluate_share": 1.0, "metrics_port": _ports(trainers), **knobs},
+                "local": {"state_dir": Path(folder), "broker": "kafka"},
+            }
+        )
+        stack = LocalStack(config, ephemeral_ports=True)
+        started = []
+        try:
+            stack.start_servers()
+            config = stack.connected()
+            prepare_topics(config.kafka)
+            started = [services.trainer(config, number).start() for number in range(trainers)]
+            store = open_store(config.redis)
+            try:
+                return _measured(config, store, Replay(config.kafka, stream, 0), started)
+            finally:
+                store.close()
+        finally:
+            for record in started:
+                process.stop(record, config.local.stop_timeout_s)
+            stack.stop()
+
+
+def _measured(
+    config: TowlineConfig, store: EmbeddingStore, replay: Replay, started: list[process.ProcessRecord]
+) -> Cell:
+    ports = [config.trainer.metrics_port + number for number in range(len(started))]
+    pace = threading.Event()
+    deadline = time.monotonic() + START_TIMEOUT_S
+    # each has its share: a trainer that joins in the middle would cost a rebalance
+    while any(_metrics(p).get("towline_trainer_partitions", 0) != 2 for p in ports) or _clock(store) < 0:
+        _check(started, deadline)
+        pace.wait(LOOK_EVERY_S)
+    cpu_s = sum(map(_cpu_s, started))
+    replay.start()
+    first_s = last_s = 0.0
+    applied = 0
+    deadline = time.monotonic() + REPLAY_TIMEOUT_S
+    while replay.is_alive() or applied < replay.sent:
+        _check(started, deadline)
+        if replay.error is not None:
+            raise replay.error
+        clock = _clock(store)
+        if clock > applied:
+            applied, last_s = clock, time.monotonic()
+            first_s = first_s or last_s
+        pace.wait(LOOK_EVERY_S)
+    cpu_s = sum(map(_cpu_s, started)) - cpu_s
+    seen = list(map(_metrics, ports))
+
+    def total(name: str) -> float:
+        return sum(values.get(name, 0.0) for values in seen)
+
+    tests = total("towline_prequential_tests")
+    read = total("towline_trainer_staleness_events_count")
+    return Cell(
+        apply_every=config.trainer.apply_every,
+        dense_sync_every=config.trainer.dense_sync_every,
+        events_per_s=round(applied / max(LOOK_EVERY_S, last_s - first_s), 1),
+        cpu_us_per_event=round(1e6 * cpu_s / max(1, applied), 1),
+        hr10=round(total("towline_prequential_hits{model}") / max(1.0, tests), 4),
+        tests=int(tests),
+        staleness_mean_events=round(total("towline_trainer_staleness_events_sum") / max(1.0, read), 1),
+    )
+
+
+def _check(started: list[process.ProcessRecord], deadline: float) -> None:
+    dead = [record for record in started if not process.is_alive(record)]
+    if dead:
+        raise RuntimeError("a trainer ended:\n" + process.last_lines(dead[0].log))
+    if time.monotonic() > deadline:
+        raise RuntimeError("no end within the deadline:\n" + process.last_lines(started[0].log))
+
+
+def _clock(store: EmbeddingStore) -> int:
+    """Usable events that items and histories have on every shard; -1 before a trainer has declared the tables."""
+    try:
+        return min(s.clock for table in ("item", "history") for s in store.status(table))
+    except UnknownTable:
+        return -1
+
+
+def _metrics(port: int) -> dict[str, float]:
+    """A trainer's samples, by name and ranking; empty until it answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=2) as response:
+            text = response.read().decode()
+    except OSError:
+        return {}
+    samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
+    return {f"{s.name}{{{r}}}" if (r := s.labels.get("ranking")) else s.name: float(s.value) for s in samples}
+
+
+def _cpu_s(record: process.ProcessRecord) -> float:
+    """User and system seconds of a process so far."""
+    fields = Path(f"/proc/{record.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _ports(n: int) -> int:
+    """The first of n free ports in a row."""
+    while True:
+        first = ephemeral()
+        if all(is_free(first + number) for number in range(1, n)):
+            return first
+
+
+if __name__ == "__main__":
+    main()
