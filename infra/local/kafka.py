@@ -32,6 +32,8 @@ class KafkaBroker:
         self._jars = jars
         self._folder = folder
         self._heap_mb = heap_mb
+        self.properties: Mapping[str, str] = {}
+        """Further lines of server.properties; they win over ours."""
 
     @property
     def address(self) -> str:
@@ -42,7 +44,7 @@ class KafkaBroker:
         """Writes the properties, formats the storage once, starts the broker."""
         self._folder.mkdir(parents=True, exist_ok=True)
         properties = self._folder / "server.properties"
-        settings = _settings(self.port, ephemeral(), self._folder / "data")
+        settings = {**_settings(self.port, ephemeral(), self._folder / "data"), **self.properties}
         properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
         if not (self._folder / "data" / "meta.properties").exists():
             self._format(properties)

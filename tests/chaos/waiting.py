@@ -1,0 +1,21 @@
+"""Waiting for a condition, with a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Value = TypeVar("Value")
+_STEP_S = 0.02
+DEADLINE_S = 60.0
+
+
+def until(condition: Callable[[], Value], what: str, deadline_s: float = DEADLINE_S) -> Value:
+    """The first true value of `condition`. Past the deadline AssertionError, naming `what`."""
+    end = time.monotonic() + deadline_s
+    while not (value := condition()):
+        if time.monotonic() > end:
+            raise AssertionError(f"{what}: not within {deadline_s:.0f} s")
+        time.sleep(_STEP_S)
+    return value
