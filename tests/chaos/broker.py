@@ -35,6 +35,8 @@ class Broker:
         broker.properties = {
             "advertised.listeners": ",".join([f"PLAINTEXT://{broker.address}", *advertised]),
             "inter.broker.listener.name": "PLAINTEXT",
+            # so long a controller that starts waits for the broker it knew, though that is itself
+            "broker.session.timeout.ms": "2000",
             "listener.security.protocol.map": ",".join(
                 ["CONTROLLER:PLAINTEXT", "PLAINTEXT:PLAINTEXT", *self._protocols]
             ),

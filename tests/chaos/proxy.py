@@ -54,8 +54,13 @@ class Link:
         self._network.call(self._lead_to(self._upstream, reset=True))
 
     async def _listen(self) -> int:
-        server = await asyncio.start_server(self._connected, HOST, 0)
-        return int(server.sockets[0].getsockname()[1])
+        self._server = await asyncio.start_server(self._connected, HOST, 0)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def close(self) -> None:
+        """Reset everybody and listen no more; on the network's thread."""
+        self._reset_all()
+        self._server.close()
 
     async def _cut(self) -> None:
         self._is_cut = True
@@ -127,13 +132,15 @@ class Network:
     """The thread that all links run on."""
 
     def __init__(self) -> None:
+        self._links: list[Link] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="network", daemon=True)
         self._thread.start()
 
     def link(self, upstream: int = 0) -> Link:
         """A link on a free port. Upstream 0: nowhere yet."""
-        return Link(self, upstream)
+        self._links.append(Link(self, upstream))
+        return self._links[-1]
 
     def call(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run on the network's thread and wait."""
@@ -148,6 +155,8 @@ class Network:
             self._loop.close()
 
     async def _cancel_all(self) -> None:
+        for link in self._links:
+            await link.close()
         mine = asyncio.current_task()
         others = [task for task in asyncio.all_tasks() if task is not mine]
         for task in others:

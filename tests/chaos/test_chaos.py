@@ -1,0 +1,39 @@
+"""A dozen faults on real processes, every kind among them, lose and double nothing. `make chaos` does many more."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.servers
+
+FAULTS = 12
+TIMEOUT_S = 400
+
+
+@pytest.mark.parametrize("eviction", ["off", "on"])
+def test_a_dozen_faults_lose_and_double_nothing(tmp_path: Path, eviction: str) -> None:
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("TOWLINE_")}
+    given = ["--faults", str(FAULTS), "--seed", "3", "--eviction", eviction, "--folder", str(tmp_path / "chaos")]
+    answer = subprocess.run(
+        [sys.executable, "-m", "tests.chaos", *given],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    result = json.loads(answer.stdout.splitlines()[-1])
+    assert result["faults"] == FAULTS
+    assert result["not_done"] == 0
+    assert result["events"] > 1000
+    assert (result["lost"], result["duplicated"]) == (0, 0)
+    assert result["sequences_equal"]
+    assert result["weights_equal"]
+    assert (result["rows_evicted_or_expired"] > 0) == (eviction == "on")
