@@ -34,6 +34,7 @@ class KafkaBroker:
         self._heap_mb = heap_mb
         self.properties: Mapping[str, str] = {}
         """Further lines of server.properties; they win over ours."""
+        self.java_flags: tuple[str, ...] = ()
 
     @property
     def address(self) -> str:
@@ -83,7 +84,7 @@ class KafkaBroker:
         ]
         if self._java.version >= 24:  # what Kafka's compression and mapped files do is warned of there
             flags += ["--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow"]
-        return [str(self._java.program), *flags, "-cp", class_path(self._jars), main, *arguments]
+        return [str(self._java.program), *flags, *self.java_flags, "-cp", class_path(self._jars), main, *arguments]
 
 
 def answers_api_versions(port: int) -> bool:

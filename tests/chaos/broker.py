@@ -1,10 +1,12 @@
 """Apache Kafka, killed and started again in place, with a listener for each trainer, advertised as the port of a link.
 
-Clients connect to what the broker advertises: without a listener of its own nobody could be cut off alone.
+Clients connect to what the broker advertises: without a listener of its own nobody could be cut off alone. Its classes
+come from an archive that the first run on a machine makes: half of what a start costs is loading them one by one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 from collections.abc import Sequence
@@ -12,11 +14,14 @@ from pathlib import Path
 
 from infra.local import process
 from infra.local.broker import choose_broker
+from infra.local.jars import kafka_folder
 from infra.local.kafka import KafkaBroker
 from infra.local.ports import ephemeral
 from infra.local.settings import LocalSettings
 from tests.chaos.proxy import HOST, Link
 from tests.chaos.waiting import until
+
+_ARCHIVE_S = 90.0
 
 
 class Broker:
@@ -27,6 +32,7 @@ class Broker:
         broker = choose_broker(settings, ephemeral(), os.environ)
         assert isinstance(broker, KafkaBroker)
         self._broker = broker
+        self._archive = kafka_folder(os.environ) / f"{hashlib.sha256(broker.name.encode()).hexdigest()[:16]}.jsa"
         own = {link: ephemeral() for link in links}
         names = [f"TRAINER{number}" for number in range(len(links))]
         listeners = [f"{name}://{HOST}:{own[link]}" for name, link in zip(names, links, strict=True)]
@@ -51,19 +57,21 @@ class Broker:
 
     def launch(self) -> None:
         """Start it, without waiting until it answers."""
-        controller = ephemeral()
-        self._broker.properties = {
-            **self._broker.properties,
-            "controller.quorum.voters": f"1@{HOST}:{controller}",
-            "listeners": ",".join(
-                [f"PLAINTEXT://{self.address}", f"CONTROLLER://{HOST}:{controller}", *self._listeners]
-            ),
-        }
-        self._record = self._broker.start()
+        self._start(*([f"-XX:SharedArchiveFile={self._archive}"] if self._archive.exists() else []))
 
     def await_answer(self) -> None:
-        """Until it answers. Fails past a deadline, with the end of its log."""
+        """Until it answers. Fails past a deadline, naming its log."""
         until(self._broker.answers, f"the broker to answer; its log is {self._record.log}")
+
+    def prepare(self) -> None:
+        """Make the archive of its classes, where there is none: they are written down by a broker that ends."""
+        if self._archive.exists():
+            return
+        unfinished = self._archive.with_suffix(f".{os.getpid()}")
+        self._start(f"-XX:ArchiveClassesAtExit={unfinished}")
+        self.await_answer()
+        process.stop(self._record, _ARCHIVE_S)
+        unfinished.replace(self._archive)
 
     def kill(self) -> None:
         """As a power cut does it."""
@@ -74,3 +82,15 @@ class Broker:
         """Idempotent."""
         if hasattr(self, "_record"):
             process.stop(self._record, 0.1)
+
+    def _start(self, *java_flags: str) -> None:
+        controller = ephemeral()
+        self._broker.properties = {
+            **self._broker.properties,
+            "controller.quorum.voters": f"1@{HOST}:{controller}",
+            "listeners": ",".join(
+                [f"PLAINTEXT://{self.address}", f"CONTROLLER://{HOST}:{controller}", *self._listeners]
+            ),
+        }
+        self._broker.java_flags = java_flags
+        self._record = self._broker.start()

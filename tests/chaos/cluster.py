@@ -39,6 +39,7 @@ class Cluster:
         self._stop()
 
     def _start(self) -> None:
+        self.broker.prepare()
         self.broker.launch()
         self.pair.start()
         self.store_links = [self.pair.door() for _ in range(self.plan.trainers)]
