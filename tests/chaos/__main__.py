@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--rate", type=float, default=250.0, help="events per second")
     parser.add_argument("--folder", type=Path, help="kept in any case; default: a temporary one")
     given = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # all that runs is stopped on the way out
     folder = given.folder or Path(tempfile.mkdtemp(prefix="towline-chaos-"))
     plan = Plan(
         folder=folder.resolve(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from dataclasses import asdict
 from typing import Any
 
 from embedding_store.open import open_store
@@ -107,6 +108,7 @@ class Run:
             verdict.wrong("limits", "no row was evicted or expired: the run shows nothing")
         for error in self._injector.errors:
             self._view.say(error)
+        (plan.folder / "recoveries.json").write_text(json.dumps([asdict(r) for r in self._watch.recoveries], indent=1))
         more = {"events": len(log.events), "not_done": len(self._injector.errors)}
         return verdict, summary(plan, self._watch.recoveries, verdict, more)
 
