@@ -47,6 +47,7 @@ class Run:
             lambda: self._watch.offsets and min(self._watch.offsets.values()) > 0 and self._watch.lag() < 200,
             "trainers to begin",
             _READY_S,
+            self._tick,
         )
 
     def disturb(self) -> None:
@@ -70,12 +71,12 @@ class Run:
         self._injector.finish()
         self._cluster.heal()
         try:
-            until(lambda: self._tick() or not self._watch.open, "recovery from every fault", _CATCH_UP_S)
+            until(lambda: not self._watch.open, "recovery from every fault", _CATCH_UP_S, self._tick)
         except AssertionError as late:
             self._view.say(str(late))
         self._producer.stop()
         try:
-            until(lambda: self._tick() or self._watch.lag() == 0, "everything to be applied", _CATCH_UP_S)
+            until(lambda: self._watch.lag() == 0, "everything to be applied", _CATCH_UP_S, self._tick)
         except AssertionError as late:  # the verdict tells what is missing
             self._view.say(str(late))
         for trainer in self._cluster.trainers:

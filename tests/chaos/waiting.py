@@ -11,11 +11,17 @@ _STEP_S = 0.02
 DEADLINE_S = 60.0
 
 
-def until(condition: Callable[[], Value], what: str, deadline_s: float = DEADLINE_S) -> Value:
-    """The first true value of `condition`. Past the deadline AssertionError, naming `what`."""
+def _pause() -> None:
+    time.sleep(_STEP_S)
+
+
+def until(
+    condition: Callable[[], Value], what: str, deadline_s: float = DEADLINE_S, meanwhile: Callable[[], None] = _pause
+) -> Value:
+    """The first true value of `condition`, with `meanwhile` between asking. Past the deadline AssertionError."""
     end = time.monotonic() + deadline_s
     while not (value := condition()):
         if time.monotonic() > end:
             raise AssertionError(f"{what}: not within {deadline_s:.0f} s")
-        time.sleep(_STEP_S)
+        meanwhile()
     return value
