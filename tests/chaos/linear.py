@@ -67,7 +67,7 @@ def replace_learner() -> None:
             np.subtract.at(users, user, effect(examples.item_keys[item], weight))
             return Step(examples.item_keys, items, examples.user_keys, users, 0.0, examples.fresh, finite=True)
 
-    trainer.worker.Learner = LinearLearner  # type: ignore[attr-defined]
+    trainer.worker.Learner = LinearLearner  # type: ignore[attr-defined, assignment]
 
 
 def main() -> None:
