@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from types import TracebackType
 from typing import Any, Self
 
@@ -76,11 +77,11 @@ def summary(
     verdict: Verdict,
     more: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The last line. Recovery times are by nearest rank; None where there is none."""
-    took = [recovery.took_s for recovery in recoveries if recovery.took_s is not None]
+    """The last line. Recovery times are by nearest rank; None where there is none, or where it is of a fault not over."""
     by_kind: dict[str, list[float]] = defaultdict(list)
     for recovery in recoveries:
         by_kind[recovery.fault.kind].append(math.inf if recovery.took_s is None else recovery.took_s)
+    took = list(chain.from_iterable(by_kind.values()))
     return {
         "faults": len(recoveries),
         **more,
@@ -109,7 +110,8 @@ def summary(
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """By nearest rank: the smallest value that at least `share` of them do not exceed."""
+    """By nearest rank: the smallest value that at least `share` of them do not exceed. None if there is no such time."""
     if not values:
         return None
-    return round(sorted(values)[max(0, math.ceil(share * len(values)) - 1)], 2)
+    value = sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+    return round(value, 2) if math.isfinite(value) else None

@@ -165,3 +165,4 @@ def test_the_log_is_compared_with_what_was_acknowledged():
 def test_quantiles_are_by_nearest_rank(share, value):
     assert quantile([4.0, 2.0, 1.0, 3.0], share) == value
     assert quantile([], share) is None
+    assert quantile([float("inf")], share) is None
