@@ -77,7 +77,7 @@ def summary(
     verdict: Verdict,
     more: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The last line. Recovery times are by nearest rank; None where there is none, or where it is of a fault not over."""
+    """The last line. Recovery times are by nearest rank; None: there is none, or it is of a fault not over."""
     by_kind: dict[str, list[float]] = defaultdict(list)
     for recovery in recoveries:
         by_kind[recovery.fault.kind].append(math.inf if recovery.took_s is None else recovery.took_s)
@@ -110,7 +110,7 @@ def summary(
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """By nearest rank: the smallest value that at least `share` of them do not exceed. None if there is no such time."""
+    """By nearest rank: the smallest value that at least `share` of them do not exceed. None: no such time."""
     if not values:
         return None
     value = sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
