@@ -92,6 +92,8 @@ class Run:
             verdict = Verifier(
                 store, config.model, log, self._cluster.topic_id, plan.model == "linear", plan.eviction
             ).verify()
+            shards = {table: [asdict(status) for status in store.status(table)] for table in config.model.tables()}
+            (plan.folder / "shards.json").write_text(json.dumps(_plain(shards), indent=1))
             if plan.model == "linear" and not plan.eviction and verdict.right("offsets"):
                 compare_with_single(store, learn_alone(config, log), config.model, verdict)
         finally:
@@ -119,6 +121,13 @@ class Run:
                 self._view.say(f"a trainer ended by itself and is started again: {trainer.log}")
         self._view.show(self._watch, self._injector.under_way)
         time.sleep(_STEP_S)
+
+
+def _plain(value: Any) -> Any:
+    """For JSON: sources, which are keys, as text."""
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else str(key): _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list) else value
 
 
 def run(plan: Plan) -> tuple[Verdict, dict[str, Any]]:
