@@ -62,7 +62,8 @@ class DeadLetters:
         """Return once every letter is acknowledged by all in-sync replicas.
 
         Raises StreamUnavailable after `kafka.request_timeout_ms`, StreamMisconfigured; letters that failed are kept and
-        sent again by the next flush.
+        sent again by the next flush, with a new producer: an idempotent one of kafka-python 3.0.12 that has once given
+        up a record never sends another.
         """
         if not self._pending:
             return
@@ -75,6 +76,8 @@ class DeadLetters:
                 producer.flush(timeout=max(_CHECK_S, deadline - time.monotonic()))
             finally:
                 error = self._forget_acknowledged()
+                if self._pending:
+                    self._drop_producer()
         if error is not None:
             raise translate(error, doing, self._settings)
         if self._pending:
@@ -89,6 +92,13 @@ class DeadLetters:
         if self._producer is not None:
             producer, self._producer = self._producer, None
             producer.close(timeout=0 if self._pending else 5)
+
+    def _drop_producer(self) -> None:
+        """What is under way may still arrive: then twice."""
+        producer, self._producer = self._producer, None
+        self._pending = [(letter, None) for letter, _ in self._pending]
+        if producer is not None:
+            producer.close(timeout=0)
 
     def _forget_acknowledged(self) -> KafkaError | None:
         """Keep what failed, to be sent again, and what is under way; returns one of the errors."""

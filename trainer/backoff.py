@@ -9,9 +9,9 @@ _TICK_S = 0.1
 
 
 class Backoff:
-    """Doubles from `first_s` to `most_s`."""
+    """Doubles from `first_s` to `most_s`: what came back is noticed that soon, and a try costs it next to nothing."""
 
-    def __init__(self, first_s: float = 0.2, most_s: float = 10.0) -> None:
+    def __init__(self, first_s: float = 0.2, most_s: float = 2.0) -> None:
         self._first_s, self._most_s = first_s, most_s
         self.next_s = first_s
 

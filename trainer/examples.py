@@ -63,7 +63,7 @@ def positives(events: Events) -> Entries:
 class RowReader(Protocol):
     """Where rows come from: the store, or the store with this worker's own writes laid over it."""
 
-    def lookup(self, table: str, keys: U64) -> Rows:
+    def lookup(self, table: str, keys: U64, *, with_ids: bool = True) -> Rows:
         """As `EmbeddingStore.lookup`."""
 
 
@@ -110,7 +110,7 @@ class ExampleReader:
         targets = np.concatenate([events.item_key, replayed.item])
         present = np.arange(joined_recent.shape[1]) < lengths[:, None]
         item_keys, item_numbers = unique_keys(np.concatenate([targets, joined_recent[present]]))
-        items = rows.lookup("item", item_keys)
+        items = rows.lookup("item", item_keys, with_ids=False)
         # A history may name an item that was evicted or forgotten; one whose first events are in our hands is not
         # missing.
         alive = items.found.copy()
@@ -128,7 +128,7 @@ class ExampleReader:
         index = KeyIndex(max(16, len(item_keys)))
         index.add(item_keys)
         is_row = np.concatenate([is_positive, is_column[len(events) :]])
-        own = rows.lookup("user", users) if self._model.user_id_vector else None
+        own = rows.lookup("user", users, with_ids=False) if self._model.user_id_vector else None
         if own is None:
             is_row &= (recent >= 0).any(axis=1)
         examples = Examples(

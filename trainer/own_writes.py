@@ -37,12 +37,12 @@ class OwnWrites:
         self._flushes: dict[str, Flush] = {}
         self._made_of = -1
 
-    def lookup(self, table: str, keys: U64) -> Rows:
+    def lookup(self, table: str, keys: U64, *, with_ids: bool = True) -> Rows:
         """As `EmbeddingStore.lookup` after the flush. keys (n,), unique. Raises StoreUnavailable."""
         if not self._pending.batches:
-            return self._store.lookup(table, keys, with_ids=False)
+            return self._store.lookup(table, keys, with_ids=with_ids)
         spec = self._store.spec(table)
-        rows, clocks = self._read(spec, keys)
+        rows, clocks = self._read(spec, keys, with_ids)
         events = self._pending.events
         flush = self._flush(table)
         index = KeyIndex(max(16, len(flush.keys)))
@@ -57,11 +57,11 @@ class OwnWrites:
             decay(spec, merged.vectors, now, now + events, merged.found & others)
         return replace(merged, state=None)
 
-    def _read(self, spec: TableSpec, keys: U64) -> tuple[Rows, tuple[int, ...]]:
+    def _read(self, spec: TableSpec, keys: U64, with_ids: bool) -> tuple[Rows, tuple[int, ...]]:
         """Rows with state, and the clocks of the shards that they are as of."""
         clocks = self._clocks(spec.name)
         for _ in range(_STEADY_TRIES):
-            rows = self._store.lookup(spec.name, keys, with_state=True)
+            rows = self._store.lookup(spec.name, keys, with_state=True, with_ids=with_ids)
             if not decays(spec):  # only decay asks which clock a row was read at
                 break
             now = self._clocks(spec.name)

@@ -32,6 +32,9 @@ class KafkaBroker:
         self._jars = jars
         self._folder = folder
         self._heap_mb = heap_mb
+        self.properties: Mapping[str, str] = {}
+        """Further lines of server.properties; they win over ours."""
+        self.java_flags: tuple[str, ...] = ()
 
     @property
     def address(self) -> str:
@@ -42,7 +45,7 @@ class KafkaBroker:
         """Writes the properties, formats the storage once, starts the broker."""
         self._folder.mkdir(parents=True, exist_ok=True)
         properties = self._folder / "server.properties"
-        settings = _settings(self.port, ephemeral(), self._folder / "data")
+        settings = {**_settings(self.port, ephemeral(), self._folder / "data"), **self.properties}
         properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()), encoding="utf-8")
         if not (self._folder / "data" / "meta.properties").exists():
             self._format(properties)
@@ -81,7 +84,7 @@ class KafkaBroker:
         ]
         if self._java.version >= 24:  # what Kafka's compression and mapped files do is warned of there
             flags += ["--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow"]
-        return [str(self._java.program), *flags, "-cp", class_path(self._jars), main, *arguments]
+        return [str(self._java.program), *flags, *self.java_flags, "-cp", class_path(self._jars), main, *arguments]
 
 
 def answers_api_versions(port: int) -> bool:

@@ -41,3 +41,12 @@ def test_a_stop_ends_the_wait(slept):
     Backoff(1000.0).wait(lambda: True)
     assert len(slept) == 3
     assert time is backoff.time
+
+
+def test_what_comes_back_after_a_long_time_is_noticed_within_two_seconds(slept):
+    wait = Backoff()
+    for _ in range(20):
+        wait.wait(lambda: False)
+    before = sum(slept)
+    wait.wait(lambda: False)
+    assert sum(slept) - before == pytest.approx(2.0)

@@ -1,0 +1,105 @@
+"""The truth: what the topic holds, read from its beginning by a plain consumer, decoded by the standard library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from kafka import KafkaConsumer, TopicPartition
+
+from ingest.settings import KafkaSettings
+from native.identity import canonical, key_and_check
+from tests.chaos.stream import NUMBER, Acknowledged, Produced
+from tests.chaos.waiting import until
+
+_POLL_MS = 200
+EVENT = np.dtype(
+    [
+        ("partition", "<u4"),
+        ("place", "<i8"),
+        ("time_ms", "<i8"),
+        ("user", "<u8"),
+        ("item", "<u8"),
+        ("label", "<f4"),
+        ("weight", "<f4"),
+    ]
+)
+"""A usable event. place = record offset · 2^16 + line."""
+
+
+@dataclass(frozen=True)
+class TopicLog:
+    """Usable events by (partition, place); `ends`: offset behind the last record of each partition."""
+
+    events: npt.NDArray[np.void]  # (n,) of dtype EVENT
+    unusable: frozenset[Acknowledged]
+    records: Mapping[Acknowledged, int]  # its number in the stream
+    values: Mapping[Acknowledged, bytes]
+    ends: Mapping[int, int]
+    ids: Mapping[int, bytes]  # key → id
+
+    def against(self, sent: list[Produced], acknowledged: Mapping[int, Acknowledged]) -> list[str]:
+        """Where the log is not what the producer was told: a fault of broker or producer, not of the trainers."""
+        wrong = [
+            f"record {number} was acknowledged at {place} and is not there"
+            for number, place in acknowledged.items()
+            if self.records.get(place) != number or self.values[place] != sent[number].value
+        ]
+        seen: dict[int, Acknowledged] = {}
+        for place, number in self.records.items():
+            if number in seen:
+                wrong.append(f"record {number} is in the log twice, at {seen[number]} and {place}")
+            seen[number] = place
+        return wrong
+
+
+def read_log(settings: KafkaSettings) -> TopicLog:
+    """The whole topic."""
+    columns, unusable, records, values, ids = [], set(), {}, {}, {}
+    ends: dict[int, int] = {}
+    for record in _records(settings, settings.topic, ends):
+        place = Acknowledged(record.partition, record.offset)
+        records[place] = int(dict(record.headers)[NUMBER])
+        values[place] = record.value
+        for line, text in enumerate(record.value.split(b"\n")):
+            try:
+                event = json.loads(text)
+            except ValueError:
+                unusable.add(place)
+                continue
+            keys = []
+            for side in ("user_id", "item_id"):
+                identity = canonical(event[side])
+                keys.append(key_and_check(identity)[0])
+                ids[keys[-1]] = identity
+            at = (record.partition, (record.offset << 16) + line, event["timestamp"])
+            columns.append((*at, *keys, event["label"], event["weight"]))
+    events = np.sort(np.array(columns, EVENT), order=("partition", "place"))
+    return TopicLog(events, frozenset(unusable), records, values, ends, ids)
+
+
+def read_dead_letters(settings: KafkaSettings) -> frozenset[Acknowledged]:
+    """Places that the dead letters tell of."""
+    letters = (dict(letter.headers) for letter in _records(settings, settings.dead_letter_topic, {}))
+    return frozenset(Acknowledged(int(h["partition"]), int(h["offset"])) for h in letters)
+
+
+def _records(settings: KafkaSettings, topic: str, ends: dict[int, int]) -> Iterator[Any]:
+    consumer = KafkaConsumer(
+        bootstrap_servers=settings.bootstrap_servers, isolation_level="read_committed", enable_auto_commit=False
+    )
+    try:
+        numbers = until(lambda: consumer.partitions_for_topic(topic), f"partitions of {topic}")
+        partitions = [TopicPartition(topic, number) for number in sorted(numbers)]
+        consumer.assign(partitions)
+        consumer.seek_to_beginning(*partitions)
+        ends |= {tp.partition: end for tp, end in consumer.end_offsets(partitions).items()}
+        while any(consumer.position(tp) < ends[tp.partition] for tp in partitions):
+            for found in consumer.poll(timeout_ms=_POLL_MS).values():
+                yield from found
+    finally:
+        consumer.close()
