@@ -17,6 +17,7 @@ from ingest.kafka_source import KafkaSource
 from ingest.settings import IngestSettings, KafkaSettings
 from trainer.backoff import Backoff
 from trainer.metrics import Metrics
+from trainer.offsets import OffsetPolicy
 from trainer.settings import TrainerSettings
 from trainer.warm_up import warm_up
 from trainer.worker import Worker
@@ -43,7 +44,7 @@ def run(config: Sections) -> None:
     """Learn until SIGTERM or SIGINT, then apply what is pending and leave.
 
     Waits with back-off for a store or broker that is away. Raises SpecConflict, StoreMisconfigured,
-    StreamMisconfigured: those need a person.
+    StreamMisconfigured, OffsetsRefused: those need a person.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # our own back-off says what is away, once
@@ -55,10 +56,14 @@ def run(config: Sections) -> None:
     if config.trainer.metrics_port:
         metrics.serve(config.trainer.metrics_host, config.trainer.metrics_port)
     store = _await_store(config.redis, stop)
-    stream = _await_stream(config, stop)
+    stream = _await_stream(config, metrics, stop)
     if store is not None and stream is not None:
+        metrics.progress_age.set_function(lambda: stream.progress_age_s)
+        ingest = config.ingest
+        policy = OffsetPolicy(ingest.on_lost_offsets, ingest.on_lost_shard)
+        worker = Worker(store, stream, config.model, config.trainer, metrics, policy, ingest.confirm_truncation_s)
         try:
-            Worker(store, stream, config.model, config.trainer, metrics).run(stop.is_set)
+            worker.run(stop.is_set)
         finally:
             stream.close()
             store.close()
@@ -75,11 +80,11 @@ def _await_store(settings: RedisSettings, stop: threading.Event) -> EmbeddingSto
     return None
 
 
-def _await_stream(config: Sections, stop: threading.Event) -> KafkaSource | None:
+def _await_stream(config: Sections, metrics: Metrics, stop: threading.Event) -> KafkaSource | None:
     backoff = Backoff()
     while not stop.is_set():
         try:
-            return KafkaSource(config.kafka, config.ingest, instance=config.trainer.instance)
+            return KafkaSource(config.kafka, config.ingest, config.trainer.instance, metrics.befell)
         except StreamUnavailable as away:
             log.warning("%s; trying again in %.1f s", away, backoff.next_s)
             backoff.wait(stop.is_set)

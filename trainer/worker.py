@@ -12,7 +12,7 @@ from embedding_store.contract import EmbeddingStore, Flush, Range, Source
 from embedding_store.errors import GenerationError, SeekConflict, StoreUnavailable
 from embedding_store.model import ModelSettings
 from ingest.columns import Events, MicroBatch, Partition
-from ingest.contract import AssignmentLost, EventSource, StreamUnavailable
+from ingest.contract import AssignmentChanged, AssignmentLost, EventSource, StreamUnavailable
 from native.ragged import Ragged
 from trainer.backoff import Backoff
 from trainer.dense import DenseWorker
@@ -20,6 +20,7 @@ from trainer.examples import ExampleReader
 from trainer.identities import Identities
 from trainer.learner import Learner
 from trainer.metrics import Metrics
+from trainer.offsets import OffsetPolicy
 from trainer.pending import Pending
 from trainer.prequential import Prequential
 from trainer.progress import Progress
@@ -46,6 +47,8 @@ class Worker:
         model: ModelSettings,
         settings: TrainerSettings,
         metrics: Metrics,
+        policy: OffsetPolicy = OffsetPolicy(),  # noqa: B008  frozen
+        confirm_truncation_s: float = 0.0,
     ) -> None:
         self._store, self._stream, self._settings, self._metrics = store, stream, settings, metrics
         rng = np.random.default_rng(settings.seed)
@@ -56,7 +59,7 @@ class Worker:
         self._reader = ExampleReader(store, model, replay, settings.replay)
         self._learner = Learner(model, settings.group, self._dense, rng)
         self._prequential = Prequential(store, model, settings.evaluate_k, settings.evaluate_share)
-        self._progress = Progress(store, stream, self._tables)
+        self._progress = Progress(store, stream, self._tables, policy, confirm_truncation_s, metrics.found)
         self._pending = Pending(model.dim)
         self._identities = Identities(store)
         self._generation = 0
@@ -95,12 +98,28 @@ class Worker:
     def _leave(self) -> None:
         """Apply what is left. If that fails it is learned again: by the next owner, from the store's offsets."""
         try:
-            if self._pending.batches:
-                self._flush(everything=True)
-            elif self._dense_batches:
-                self._flush_dense(time.time_ns() // 1_000_000)
+            self._flush_all()
         except (Moved, AssignmentLost, GenerationError, StoreUnavailable, StreamUnavailable) as fault:
             log.warning("what was pending is left to the next owner of the partitions: %s", fault)
+
+    def _flush_all(self) -> None:
+        if self._pending.batches:
+            self._flush(everything=True)
+        elif self._dense_batches:
+            self._flush_dense(time.time_ns() // 1_000_000)
+
+    def _hand_over(self) -> None:
+        """Partitions were given or taken. 1. What is pending is applied, while nobody else has what was taken: the
+        group learns that it is let go in 2. 2. The change is accepted. 3. New ones start from the store's offsets; the
+        others, and everything local, go on.
+        """
+        started = time.perf_counter()
+        self._flush_all()
+        owned = self._stream.assignment(timeout_s=0)
+        if not owned:
+            raise AssignmentLost("no partition is left")
+        self._progress.change(owned)
+        self._metrics.handed_over.observe(time.perf_counter() - started)
 
     def _declare(self) -> None:
         """Tables and model are in the store, also after it was emptied. The newest process decides on the model."""
@@ -126,7 +145,11 @@ class Worker:
         return bool(owned)
 
     def _once(self) -> None:
-        batch = self._stream.poll(self._progress.stop_at())
+        try:
+            batch = self._stream.poll(self._progress.stop_at())
+        except AssignmentChanged:
+            self._hand_over()
+            return
         self._metrics.lag.set(self._stream.lag())
         if batch is not None:
             self._learn(batch)
