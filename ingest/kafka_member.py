@@ -19,7 +19,14 @@ from collections.abc import Collection, Mapping, Sequence
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import MemberToRemove
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
-from kafka.errors import KafkaError, LogTruncationError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from kafka.coordinator.base import MemberState
+from kafka.errors import (
+    FencedInstanceIdError,
+    KafkaError,
+    LogTruncationError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+)
 from kafka.structs import OffsetAndMetadata
 
 from ingest.backlog import Record
@@ -149,6 +156,7 @@ class GroupMember:
             with translated(f"fetching {self._settings.topic}", self._settings):
                 fetched = self._consumer.poll(timeout_ms=timeout_s * 1000, max_records=max_records)
                 _, after = self._owned.state
+                self._raise_if_fenced()
                 kept = [tp for tp in wanted if after.get(tp.partition) == before.get(tp.partition)]
                 positions = {tp: self._consumer.position(tp, timeout_ms=0) for tp in kept}
         except KeyError as error:
@@ -183,7 +191,9 @@ class GroupMember:
         """What is owned is fetched on while the group rebalances, and nothing is let go before it was accepted.
 
         kafka-python 3.0.12 returns from its poll without a look at what was fetched until the whole group has joined,
-        and joins for the second round in the same call that learned what was taken.
+        and joins for the second round in the same call that learned what was taken. And it forgets a join that it began
+        because partitions were added, if the answer comes between two polls: its leader has then noted the new number
+        of partitions, sees no reason to join any more, and is left with what it had and without heartbeats.
         """
         coordinator = self._consumer._coordinator
         poll = coordinator.poll
@@ -191,12 +201,24 @@ class GroupMember:
         def join_a_little(timeout_ms: float | None = None) -> bool:
             if self.rebalances != self._accepted and self._accepted:
                 return True
+            if coordinator.rejoining:  # begun and not completed
+                coordinator.request_rejoin()
             if not (self._consumer.assignment() and coordinator.need_rejoin()):
                 return bool(poll(timeout_ms=timeout_ms))
             poll(timeout_ms=_JOIN_SLICE_MS if timeout_ms is None else min(_JOIN_SLICE_MS, timeout_ms))
             return True
 
         coordinator.poll = join_a_little
+
+    def _raise_if_fenced(self) -> None:
+        """Another process has this member's instance name.
+
+        kafka-python 3.0.12 notices by its heartbeat, stops to send any, and tells nobody: it would read on for ever.
+        """
+        coordinator = self._consumer._coordinator
+        silent = coordinator.state is MemberState.STABLE and not coordinator._heartbeat_enabled
+        if self._instance is not None and silent and not coordinator.need_rejoin():
+            raise FencedInstanceIdError(self._instance)
 
     def _release_parked(self) -> None:
         """Let records come back that were half read when their partition was paused.

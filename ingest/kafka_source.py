@@ -62,6 +62,7 @@ class KafkaSource:
         self._reader = BatchReader(kafka.topic, ingest, self._letters.send)
         self._backlog = Backlog(self._reader.count)
         self._owned: dict[int, Partition] = {}
+        self._identity = ""  # of the topic, when partitions of it were last owned
         self._given: dict[int, int] = {}  # number → the member's rebalance that gave it
         self._cut_at: dict[int, int] = {}  # where the broker said the log was cut, until the partition is seeked
         self._paused: frozenset[int] = frozenset()
@@ -104,8 +105,9 @@ class KafkaSource:
 
     def _accept(self, member: GroupMember, rebalances: int, given: Mapping[int, int]) -> bool:
         """Take over what is new, keep what stays, let go of the rest; False if another rebalance got in between."""
-        kept = {n for n, since in given.items() if not self._lost and self._given.get(n) == since}
         identity = member.topic_id()
+        stays = not self._lost and identity == self._identity
+        kept = {n for n, since in given.items() if stays and self._given.get(n) == since}
         earliest = member.earliest(given.keys() - kept) if given.keys() - kept else {}
         try:
             for number, offset in earliest.items():
@@ -118,6 +120,7 @@ class KafkaSource:
             self._backlog.drop(number)
         for number, offset in earliest.items():
             self._backlog.place(number, offset)
+        self._know(identity)
         now = time.monotonic()
         before = self._owned
         self._owned = {n: before[n] if n in kept else Partition(identity, n) for n in sorted(given)}
@@ -313,10 +316,8 @@ class KafkaSource:
             self._silent_checks = 0
             self._progress_s = dict.fromkeys(self._owned, self._checked_s)
         identity = member.topic_id()
-        if any(partition.topic_id != identity for partition in self._owned.values()):
-            self.counters.topics_recreated += 1
-            self._told("recreated_topic")
-            log.error("topic %s was made anew, with id %s: what it held is gone", self._kafka.topic, identity)
+        if identity != self._identity:
+            self._know(identity)
             raise self._lose(f"topic {self._kafka.topic} was made anew, with id {identity}")
         for number, end in self._ends.items():
             if number in self._paused or self._backlog.waiting(number) or self._backlog.position(number) >= end:
@@ -334,6 +335,17 @@ class KafkaSource:
             member.close(leave=False)
             self.counters.consumers_restarted += 1
             raise self._lose("the consumer hung and was made anew")
+
+    def _know(self, identity: str) -> None:
+        """The topic as it is now; another than before is told."""
+        if self._identity and identity != self._identity:
+            self.counters.topics_recreated += 1
+            self._told("recreated_topic")
+            log.error(
+                "topic %s was made anew: its id is %s, it was %s; what was in it and not learned is gone",
+                self._kafka.topic, identity, self._identity,
+            )  # fmt: skip
+        self._identity = identity
 
     def _connected(self) -> GroupMember:
         """The member, made if there is none; a few attempts. Raises StreamUnavailable, StreamMisconfigured."""
