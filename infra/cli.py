@@ -20,6 +20,7 @@ from embedding_store.errors import SpecError, StoreMisconfigured
 from infra.config import TowlineConfig, load
 from infra.errors import InfraError, NotRunning, PortInUse
 from infra.local.ports import is_free
+from infra.local.restarts import Restarts
 from infra.local.stack import LocalStack
 from infra.show import as_toml
 from infra.view import show_status
@@ -55,10 +56,19 @@ def main() -> None:
 def up(
     config: Config = None,
     servers_only: Annotated[bool, typer.Option("--servers-only", help="only Redis and Kafka")] = False,
-    foreground: Annotated[bool, typer.Option("--foreground", help="stay until Ctrl-C, then stop everything")] = False,
+    foreground: Annotated[
+        bool,
+        typer.Option("--foreground", help="stay until Ctrl-C, then stop everything; a trainer that dies is restarted"),
+    ] = False,
+    trainers: Annotated[
+        int | None, typer.Option("--trainers", min=0, max=64, help="how many trainers \\[default: \\[local] trainers]")
+    ] = None,
 ) -> None:
     """Start what the configuration does not point to: Redis, Kafka, trainers, serving."""
-    stack = LocalStack(_load(config))
+    loaded = _load(config)
+    if trainers is not None:
+        loaded = loaded.model_copy(update={"local": loaded.local.model_copy(update={"trainers": trainers})})
+    stack = LocalStack(loaded)
     if not servers_only:
         stack.require_ports()
     with _ending(stack.stop if foreground else None) as ended:
@@ -71,10 +81,16 @@ def up(
             if any(line.health == "dead" for line in lines):  # a trainer has no port to be waited for
                 raise typer.Exit(1)
             return
+        restarts = Restarts(loaded.local.restart_limit, loaded.local.restart_window_s)
         while not ended.wait(timeout=1.0):
-            if dead := [line for line in stack.status() if line.health == "dead"]:
-                show_status(dead, _err)
-                raise NotRunning(f"{dead[0].name} died: the rest was stopped, its log is {dead[0].log}")
+            if not (dead := [line for line in stack.status() if line.health == "dead"]):
+                continue
+            show_status(dead, _err)
+            for line in dead:
+                if line.kind != "trainer" or not restarts.allowed(line.name):
+                    raise NotRunning(f"{line.name} died: the rest was stopped, its log is {line.log}")
+                _err.print(f"{line.name} is started again", highlight=False)
+            stack.start_services()
 
 
 @app.command()
@@ -95,8 +111,14 @@ def status(config: Config = None) -> None:
 
 
 @app.command()
+def train(config: Config = None) -> None:
+    """Run one trainer in the foreground. Any number of them, on any machines, share the stream."""
+    _run_room("trainer", config)
+
+
+@app.command(hidden=True)
 def trainer(config: Config = None) -> None:
-    """Run one trainer in the foreground."""
+    """The former name of `train`."""
     _run_room("trainer", config)
 
 

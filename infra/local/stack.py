@@ -106,11 +106,19 @@ class LocalStack:
         return self.endpoints()
 
     def start_services(self) -> None:
-        """Starts trainers and serving against the servers; those that run already are left alone."""
+        """Starts trainers and serving against the servers; those that run already are left alone.
+
+        Trainers above `[local] trainers` are stopped: they apply what they hold and leave the group.
+        """
         config = self.connected()
         with self._file.lock(_LOCK_TIMEOUT_S):
             for number in range(self._local.trainers):
                 self._ensure_named(f"trainer {number}", partial(_trainer, config, number))
+            wanted = {f"trainer {number}" for number in range(self._local.trainers)}
+            for entry in self._file.read().entries:
+                if entry.kind == "trainer" and entry.name not in wanted:
+                    process.stop(entry.process, self._local.stop_timeout_s)
+                    self._file.remove(entry)
             self._ensure("serving", lambda _: services.serving(config))
 
     def stop(self) -> list[str]:

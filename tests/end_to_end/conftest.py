@@ -96,7 +96,7 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
             "model": {"dim": 16, "shards": 2},
             "trainer": {"evaluate_share": 1.0, "reconcile_every_s": 1.0, "metrics_port": ephemeral()},
             "serving": {"port": ephemeral()},
-            "local": {"state_dir": folder, "broker": "kafka", "trainers": 1},
+            "local": {"state_dir": folder, "broker": "kafka", "trainers": 2},
         }
     )
     stack = LocalStack(config, ephemeral_ports=True)
