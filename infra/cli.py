@@ -111,9 +111,15 @@ def status(config: Config = None) -> None:
 
 
 @app.command()
-def train(config: Config = None) -> None:
+def train(
+    config: Config = None,
+    bootstrap: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="past events to learn first: .jsonl or .csv, with or without .gz"),
+    ] = None,
+) -> None:
     """Run one trainer in the foreground. Any number of them, on any machines, share the stream."""
-    _run_room("trainer", config)
+    _run_room("trainer", config, **({"bootstrap": bootstrap} if bootstrap else {}))
 
 
 @app.command(hidden=True)
@@ -165,7 +171,7 @@ def _load(path: Path | None) -> TowlineConfig:
     return load(path).config
 
 
-def _run_room(room: str, path: Path | None) -> None:
+def _run_room(room: str, path: Path | None, **options: Any) -> None:
     # Servers that the configuration leaves out are those of the local stack, if it is up.
     config = LocalStack(_load(path)).connected(broker_needed=room == "trainer")
     metrics_port = config.trainer.metrics_port
@@ -173,7 +179,7 @@ def _run_room(room: str, path: Path | None) -> None:
         raise PortInUse("[trainer] metrics_port", metrics_port)
     main = _module(f"{room}.main", room)
     try:
-        main.run(config)
+        main.run(config, **options)
     except (SpecError, StoreMisconfigured, StreamMisconfigured) as error:  # those that need a person
         raise InfraError(str(error)) from error
 

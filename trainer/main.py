@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from pathlib import Path
 from typing import Protocol
 
 from embedding_store.contract import EmbeddingStore
@@ -16,6 +17,7 @@ from ingest.contract import StreamUnavailable
 from ingest.kafka_source import KafkaSource
 from ingest.settings import IngestSettings, KafkaSettings
 from trainer.backoff import Backoff
+from trainer.bootstrap import learn_history
 from trainer.metrics import Metrics
 from trainer.offsets import OffsetPolicy
 from trainer.settings import TrainerSettings
@@ -40,8 +42,8 @@ class Sections(Protocol):
     def trainer(self) -> TrainerSettings: ...
 
 
-def run(config: Sections) -> None:
-    """Learn until SIGTERM or SIGINT, then apply what is pending and leave.
+def run(config: Sections, bootstrap: Path | None = None) -> None:
+    """Learn until SIGTERM or SIGINT, then apply what is pending and leave. The file `bootstrap` comes first, if named.
 
     Waits with back-off for a store or broker that is away. Raises SpecConflict, StoreMisconfigured,
     StreamMisconfigured, OffsetsRefused: those need a person.
@@ -56,6 +58,8 @@ def run(config: Sections) -> None:
     if config.trainer.metrics_port:
         metrics.serve(config.trainer.metrics_host, config.trainer.metrics_port)
     store = _await_store(config.redis, stop)
+    if bootstrap is not None and store is not None:
+        learn_history(store, bootstrap, config.model, config.trainer, config.ingest, metrics, stop.is_set)
     stream = _await_stream(config, metrics, stop)
     if store is not None and stream is not None:
         metrics.progress_age.set_function(lambda: stream.progress_age_s)

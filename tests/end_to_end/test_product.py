@@ -6,12 +6,14 @@ import json
 import os
 import signal
 import urllib.request
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from kafka import KafkaConsumer
 
+from infra.local.stack import LocalStack
 from ingest.producer import Event
 from tests.end_to_end.conftest import Product, until
 
@@ -95,6 +97,47 @@ def test_a_trainer_killed_at_any_moment_loses_and_doubles_nothing(product: Produ
         answer = product.embedding("user", f"k{user}")
         assert answer is not None
         assert answer["events"] == each, f"user k{user}"
+
+
+def test_trainers_come_and_go_while_events_do_and_each_counts_once(product: Product) -> None:
+    """A third one joins, one dies, two are stopped: with no word to the others but the group's."""
+    before, sent = product.clock(), 0
+
+    def learned_more_after(change: Callable[[], object]) -> None:
+        nonlocal sent
+        change()
+        goal = sent + 200
+
+        def asked() -> bool:
+            nonlocal sent
+            if sent < goal:
+                product.producer.send(*(Event(f"e{n % 50}", f"item-{n % 25}") for n in range(sent, sent + 20)))
+                product.producer.flush()
+                sent += 20
+            return product.clock() >= before + goal
+
+        until(asked, f"{goal} events more")
+
+    def trainers(count: int) -> None:
+        local = product.config.local.model_copy(update={"trainers": count})
+        LocalStack(product.config.model_copy(update={"local": local})).start_services()
+
+    def own() -> list[str]:
+        return [line.name for line in product.stack.status() if line.kind == "trainer"]
+
+    learned_more_after(lambda: trainers(3))
+    assert own() == ["trainer 0", "trainer 1", "trainer 2"]
+    learned_more_after(lambda: os.kill(product.pid("trainer"), signal.SIGKILL))
+    until(lambda: _dead(product, "trainer"), "the trainer's death")
+    learned_more_after(lambda: trainers(1))
+    assert own() == ["trainer 0"]
+    learned_more_after(lambda: trainers(2))
+    for table in ("item", "history"):
+        assert {s.clock for s in product.store.status(table)} == {before + sent}, table
+    for user in range(50):
+        answer = product.embedding("user", f"e{user}")
+        assert answer is not None
+        assert answer["events"] == len(range(user, sent, 50)), f"user e{user}"
 
 
 def test_a_tombstone_forgets_a_user(product: Product) -> None:
