@@ -51,7 +51,9 @@ class HistoryFile(ListedSource):
         self.partition = Partition(TOPIC_PREFIX + hashlib.sha256(data).hexdigest()[:32], 0)
         records = list(_records(_lines(path, data)))
         self.length = len(records)
-        super().__init__({self.partition: records}, settings.model_copy(update={"codec": "json"}), modified_ms)
+        a_batch = max(1, settings.batch_events // _RECORD_LINES)  # in records, as lists are cut
+        own = settings.model_copy(update={"codec": "json", "batch_events": a_batch})
+        super().__init__({self.partition: records}, own, modified_ms)
 
     def tell_unusable(self) -> None:
         """Log what could not be used; once, at the end."""

@@ -21,6 +21,7 @@ towline:{<table>}:spec             STRING  the declaration, JSON
 towline:{store}:tables             SET     names of tables
 towline:{store}:generation         STRING
 towline:{store}:model              STRING  the published model document
+towline:{store}:protocol           STRING  number; see embedding_store.redis_store.protocol
 towline:{store}:backend            STRING  stock or module; see embedding_store.redis_store.backend
 """
 
@@ -31,6 +32,7 @@ from typing import NamedTuple
 TABLES = b"towline:{store}:tables"
 GENERATION = b"towline:{store}:generation"
 MODEL = b"towline:{store}:model"
+PROTOCOL = b"towline:{store}:protocol"
 BACKEND = b"towline:{store}:backend"
 
 

@@ -13,6 +13,7 @@ from embedding_store.errors import UnknownTable
 from embedding_store.records import Block, histories_of, rows_of, values_of
 from embedding_store.redis_store.backend import Backend, check_backend, claim_backend
 from embedding_store.redis_store.keys import GENERATION, MODEL, TABLES, spec_key
+from embedding_store.redis_store.protocol import check_protocol, claim_protocol
 from embedding_store.redis_store.resp import pack
 from embedding_store.redis_store.server import parse_info
 from embedding_store.redis_store.session import Session, routed
@@ -49,10 +50,12 @@ class RegisteredStore(ABC):
         self._lock = threading.Lock()
         routed(self._nodes, lambda s: [s.node(node) for node in self._nodes.masters()])
         check_backend(self._nodes, self.backend)
+        check_protocol(self._nodes)
 
     def create(self, spec: TableSpec) -> None:
         """As the contract says."""
         claim_backend(self._nodes, self.backend)
+        claim_protocol(self._nodes)
         key = spec_key(spec.name)
         given = to_json(spec)
         stored = routed(self._nodes, lambda s: s.shared(key).ask(pack("SET", key, given, "NX"), pack("GET", key))[1])

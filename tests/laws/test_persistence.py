@@ -134,7 +134,9 @@ WAYS = [
 ]
 
 
-@pytest.fixture(params=[pytest.param(w, marks=pytest.mark.servers, id=f"{w[0].__name__}-{w[1]}-{w[2]}") for w in WAYS])
+@pytest.fixture(
+    params=[pytest.param(w, marks=pytest.mark.servers, id=f"{w[0].__name__}-{w[1]}-{w[2]}") for w in WAYS]
+)
 def life(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,

@@ -80,7 +80,7 @@ def test_told_to_stop_it_is_taken_up_later(faults, tmp_path):  # noqa: F811
     path = tmp_path / "past.jsonl"
     path.write_text("\n".join(lines(1000)))
     store = MemoryStore()
-    assert not learn(store, path, stop_after=3)
+    assert not learn(store, path, stop_after=6)
     assert 0 < store.status("item")[0].clock < 1000
     assert learn(store, path)
     assert store.status("item")[0].clock == 1000
