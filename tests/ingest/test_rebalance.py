@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import itertools
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -322,3 +324,48 @@ def test_a_stalled_partition_is_told_and_the_consumer_made_anew(
         assert "at offset 0 of 5" in caplog.text
     finally:
         source.close()
+
+
+def test_a_log_that_was_cut_is_seen_at_its_end(
+    tmp_path: Path,
+    broker_starter: Callable[..., tuple[str, Callable[[], None]]],
+    settings_for: Callable[..., KafkaSettings],
+) -> None:
+    """As after an unclean leader election: the broker comes back without its last records, and writes others there."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    bootstrap, kill = broker_starter(tmp_path, port)
+    one = settings_for(bootstrap, partitions=1)
+    prepare_topics(one)
+    try:
+        with EventProducer(one) as producer:
+            for n in range(10):
+                producer.send(Event("u", n))
+                producer.flush()  # a record batch each
+        source = KafkaSource(one, SMALL)
+        try:
+            (partition,) = source.assignment(WAIT_S)
+            until(lambda: source.poll({}), "the events")
+            kill()
+            (log,) = tmp_path.rglob(f"{one.topic}-0/*.log")
+            data = log.read_bytes()
+            log.write_bytes(data[: len(data) * 6 // 10 + 5])  # a whole number of batches and a part of one
+            _, kill = broker_starter(tmp_path, port)
+
+            def bounds() -> tuple[int, int] | None:
+                try:
+                    if not source.assignment(1.0):
+                        return None
+                    return source.bounds(partition)
+                except (AssignmentLost, StreamUnavailable):
+                    return None
+
+            until(lambda: (found := bounds()) is not None and found[1] < 10, "the new end")
+            found = bounds()
+            assert found is not None
+            assert 0 < found[1] < 10
+        finally:
+            source.close()
+    finally:
+        kill()

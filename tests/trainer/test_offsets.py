@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,6 +25,7 @@ from tests.trainer.test_exactly_once import (
     topic,
     work,
 )
+from trainer import worker
 from trainer.metrics import Metrics
 from trainer.offsets import Finding, OffsetPolicy, OffsetsRefused, Shard, settle
 from trainer.progress import Progress
@@ -152,3 +156,19 @@ def test_a_log_that_was_cut_is_learned_on_from_its_end(faults):  # noqa: F811
     assert {o for t in MODEL.tables() for s in store.status(t) for o in s.offsets.values()} == {10}
     work(store, MODEL, settings_of(), source_of({p: log[:10] + others}))
     assert {s.clock for t in MODEL.tables() for s in store.status(t)} == {before + 5}
+
+
+def test_clocks_an_hour_apart_do_no_harm(faults, monkeypatch):  # noqa: F811
+    """Two workers on machines that disagree take turns: counts, sequences, offsets and clock are the stream's alone."""
+    messages, clicks = topic(random.Random(6), 2, 40)
+    store = MemoryStore()
+    for skew_s, upto in zip(itertools.cycle((3600, -3600)), range(5, 41, 5), strict=False):
+        own = SimpleNamespace(
+            time_ns=lambda skew_s=skew_s: time.time_ns() + skew_s * 10**9,
+            monotonic=time.monotonic,
+            perf_counter=time.perf_counter,
+        )
+        monkeypatch.setattr(worker, "time", own)
+        work(store, MODEL, settings_of(), source_of({p: log[:upto] for p, log in messages.items()}))
+    assert complete(store, MODEL, messages)
+    check_everything_once(store, MODEL, messages, clicks)
