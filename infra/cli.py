@@ -66,15 +66,13 @@ def up(
 ) -> None:
     """Start what the configuration does not point to: Redis, Kafka, trainers, serving."""
     loaded = _load(config)
-    if trainers is not None:
-        loaded = loaded.model_copy(update={"local": loaded.local.model_copy(update={"trainers": trainers})})
     stack = LocalStack(loaded)
     if not servers_only:
         stack.require_ports()
     with _ending(stack.stop if foreground else None) as ended:
         stack.start_servers()
         if not servers_only:
-            stack.start_services()
+            stack.start_services(trainers)
         lines = stack.status()
         show_status(lines, _out)
         if not foreground:
@@ -90,7 +88,7 @@ def up(
                 if line.kind != "trainer" or not restarts.allowed(line.name):
                     raise NotRunning(f"{line.name} died: the rest was stopped, its log is {line.log}")
                 _err.print(f"{line.name} is started again", highlight=False)
-            stack.start_services()
+            stack.start_services(trainers)
 
 
 @app.command()

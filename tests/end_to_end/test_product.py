@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from kafka import KafkaConsumer
 
-from infra.local.stack import LocalStack
 from ingest.producer import Event
 from tests.end_to_end.conftest import Product, until
 
@@ -118,20 +117,16 @@ def test_trainers_come_and_go_while_events_do_and_each_counts_once(product: Prod
 
         until(asked, f"{goal} events more")
 
-    def trainers(count: int) -> None:
-        local = product.config.local.model_copy(update={"trainers": count})
-        LocalStack(product.config.model_copy(update={"local": local})).start_services()
-
     def own() -> list[str]:
         return [line.name for line in product.stack.status() if line.kind == "trainer"]
 
-    learned_more_after(lambda: trainers(3))
+    learned_more_after(lambda: product.stack.start_services(trainers=3))
     assert own() == ["trainer 0", "trainer 1", "trainer 2"]
     learned_more_after(lambda: os.kill(product.pid("trainer"), signal.SIGKILL))
     until(lambda: _dead(product, "trainer"), "the trainer's death")
-    learned_more_after(lambda: trainers(1))
+    learned_more_after(lambda: product.stack.start_services(trainers=1))
     assert own() == ["trainer 0"]
-    learned_more_after(lambda: trainers(2))
+    learned_more_after(lambda: product.stack.start_services(trainers=2))
     for table in ("item", "history"):
         assert {s.clock for s in product.store.status(table)} == {before + sent}, table
     for user in range(50):
