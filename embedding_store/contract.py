@@ -218,7 +218,10 @@ class EmbeddingStore(Protocol):
         """The store's generation; rises when the store is restored or rewound. Flushes must carry it."""
 
     def raise_generation(self) -> int:
-        """Fence off all flushes in flight, for after a restore: the new generation, now set in every shard."""
+        """Fence off all flushes in flight, for after a restore: the new generation, now set in every shard.
+
+        Change feeds begin anew: every cursor from before is told to rescan, and whoever waits for changes wakes up.
+        """
 
     def lookup(self, table: str, keys: U64, *, with_state: bool = False) -> Rows:
         """Rows of an embedding or dense table, in the order of `keys` (repeats allowed). Pure: never writes."""

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
@@ -37,7 +37,7 @@ from embedding_store.eviction import INDEXES, Head, head_lengths, leaving, settl
 from embedding_store.flush_parts import Part, by_shard, parts_of
 from embedding_store.merge import merge
 from embedding_store.records import Block, Records, decode, histories_of, rows_of, values_of
-from embedding_store.shard import ShardMeta, advance, feed_length, judge, jump, stamp
+from embedding_store.shard import ShardMeta, advance, feed_length, judge, jump, raised, stamp
 from embedding_store.spec import TableSpec
 from embedding_store.standing import standings
 from embedding_store.validation import checked_flush, checked_identities, checked_keys, checked_seek, checked_watch
@@ -116,7 +116,7 @@ class MemoryStore:
             if table is not None:
                 check_same(table.spec, spec)
                 return
-            meta = ShardMeta(generation=self._generation)
+            meta = raised(ShardMeta(), self._generation)
             self._tables[spec.name] = _Table(spec, [_Shard(meta) for _ in range(spec.shards)])
 
     def spec(self, table: str) -> TableSpec:
@@ -133,7 +133,9 @@ class MemoryStore:
             self._generation += 1
             for table in self._tables.values():
                 for shard in table.shards:
-                    shard.meta = replace(shard.meta, generation=self._generation)
+                    shard.meta = raised(shard.meta, self._generation)
+                    shard.feed.clear()
+            self._changed.notify_all()
             return self._generation
 
     def lookup(self, table: str, keys: U64, *, with_state: bool = False) -> Rows:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 from embedding_store.contract import U64, Changes, Cursor, Flush, ShardReply, ShardStatus, Source
@@ -25,7 +24,7 @@ from embedding_store.redis_store.steady import steady_reads
 from embedding_store.redis_store.transaction import ShardTransaction, update_meta, watch_meta
 from embedding_store.redis_store.waiting import wait, xread
 from embedding_store.settings import RedisSettings
-from embedding_store.shard import jump
+from embedding_store.shard import jump, raised
 from embedding_store.spec import TableSpec
 from embedding_store.standing import Standings, standings
 from embedding_store.validation import checked_flush, checked_seek, checked_watch
@@ -156,8 +155,7 @@ class RedisStore(RegisteredStore):
 
             def attempt(session: Session, keys: ShardKeys = keys, place: str = place) -> bool | None:
                 old = watch_meta(session, keys)
-                new = replace(old, generation=max(old.generation, generation))
-                return update_meta(session, keys, place, old, new) or None
+                return update_meta(session, keys, place, old, raised(old, generation)) or None
 
             until_committed(self._nodes, keys.lock, self._timeout_s, place, attempt)
 
