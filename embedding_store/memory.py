@@ -13,6 +13,7 @@ from itertools import chain
 
 import numpy as np
 
+from embedding_store import exclusions
 from embedding_store.admission import taken_by_others
 from embedding_store.change_set import change_set, positions, reaches_back
 from embedding_store.contract import (
@@ -24,6 +25,7 @@ from embedding_store.contract import (
     Cursor,
     Flush,
     Histories,
+    Range,
     Rows,
     ShardReply,
     ShardStatus,
@@ -108,6 +110,7 @@ class MemoryStore:
         self._run_id = uuid.uuid4().hex
         self._generation = 0
         self._model: bytes | None = None
+        self._excluded: tuple[Range, ...] = ()
 
     def create(self, spec: TableSpec) -> None:
         """As the contract says."""
@@ -235,6 +238,14 @@ class MemoryStore:
     def published_model(self) -> bytes | None:
         """As the contract says."""
         return self._model
+
+    def exclude(self, ranges: Sequence[Range]) -> None:
+        """As the contract says."""
+        self._excluded = exclusions.joined(ranges)
+
+    def excluded(self) -> tuple[Range, ...]:
+        """As the contract says."""
+        return self._excluded
 
     def close(self) -> None:
         """Nothing to release."""

@@ -110,7 +110,7 @@ LAST_STRIDE = 1 << 22
 
 
 def raised(meta: ShardMeta, generation: int) -> ShardMeta:
-    """The shard at `generation` at least. If that is news its feed is to be emptied: what came before is in another life.
+    """The shard at `generation` at least. If that is news its feed is to be emptied: what came before is another life.
 
     The feed's number jumps past all that the shard ever had, in lives that a restore undid, too: a reader's older
     cursor is refused by `reaches_back`, and the reader scans.

@@ -23,6 +23,11 @@ class Metrics:
             "towline_trainer_events", "usable events learned, replays after a restart included", registry=r
         )
         self.dead_letters = Counter("towline_trainer_dead_letters", "events that could not be used", registry=r)
+        self.excluded = Counter(
+            "towline_trainer_excluded",
+            "events and tombstones of records that the store says are to be left out",
+            registry=r,
+        )
         self.refused = Counter("towline_trainer_refused", "events of ids whose key is taken by another id", registry=r)
         self.batches = Counter("towline_trainer_batches", "micro-batches", registry=r)
         self.restarts = Counter("towline_trainer_restarts", "times the worker started over from the store", registry=r)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from native.ragged import Ragged
 from trainer.backoff import Backoff
 from trainer.dense import DenseWorker
 from trainer.examples import ExampleReader
+from trainer.exclusion import Exclusion
 from trainer.identities import Identities
 from trainer.learner import Learner
 from trainer.metrics import Metrics
@@ -28,6 +29,16 @@ from trainer.replay import ReplayBuffer
 from trainer.settings import TrainerSettings
 
 log = logging.getLogger(__name__)
+
+
+SHOWN = 3
+"""Ranges that a log line names."""
+
+
+def named(ranges: Sequence[Range]) -> str:
+    """The first few, as `towline snapshot restore --exclude` takes them."""
+    first = [f"{source}:{start}-{stop - 1}" for source, start, stop in ranges[:SHOWN]]
+    return ", ".join([*first, "…"] if len(ranges) > SHOWN else first)
 
 
 class Moved(Exception):
@@ -63,6 +74,7 @@ class Worker:
         self._pending = Pending(model.dim)
         self._identities = Identities(store)
         self._generation = 0
+        self._exclusion = Exclusion()
         self._clock = 0
         self._dense_events = self._dense_batches = 0
         self._dense_times = (0, 0)
@@ -138,6 +150,7 @@ class Worker:
         self._dense_times = (0, 0)
         owned = self._stream.assignment(timeout_s=1.0)
         self._generation = self._store.generation()
+        self._exclude()  # after the generation, before which they are published
         self._progress.take(owned)
         self._dense.read()
         self._clock = min(s.clock for s in self._store.status("item"))
@@ -158,8 +171,18 @@ class Worker:
         if time.monotonic() - self._checked_s > self._settings.reconcile_every_s:
             self._check()
 
+    def _exclude(self) -> None:
+        ranges = self._store.excluded()
+        if ranges:
+            log.info("%d ranges of records are left out, as the store says: %s", len(ranges), named(ranges))
+        self._exclusion = Exclusion(ranges)
+
     def _learn(self, batch: MicroBatch) -> None:
         step = None
+        batch, excluded = self._exclusion.without(batch)
+        if excluded:
+            log.info("%d events of excluded records are left out", excluded)
+            self._metrics.excluded.inc(excluded)
         events = self._screened(batch)
         if len(events):
             examples, past = self._reader.read(events, self._pending.users, self._pending.entries)
