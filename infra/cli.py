@@ -37,6 +37,15 @@ app = typer.Typer(
 Config = Annotated[
     Path | None, typer.Option("--config", "-c", metavar="FILE", help="configuration file \\[default: ./towline.toml]")
 ]
+snapshot = typer.Typer(
+    no_args_is_help=True,
+    help="Snapshots of the store: taken beside running trainers, restored with a rewind of the stream.",
+)
+app.add_typer(snapshot, name="snapshot")
+Folder = Annotated[
+    Path | None,
+    typer.Option("--folder", metavar="DIR", help="where snapshots are \\[default: snapshots in \\[local] state_dir]"),
+]
 _out = Console()
 _err = Console(stderr=True)
 
@@ -144,6 +153,53 @@ def demo(
     _module("infra.demo.run", "trainer,serving,local").run(_load(config), once=once, rate=rate)
 
 
+@snapshot.command("create")
+def create_snapshot(
+    name: Annotated[str, typer.Argument(help="default: the time, UTC")] = "",
+    config: Config = None,
+    folder: Folder = None,
+    deadline: Annotated[
+        float, typer.Option("--deadline", min=0, help="seconds to try for a cut where all offsets are equal")
+    ] = 10.0,
+) -> None:
+    """Save all shards, while trainers go on. Exact also where shards stand at different offsets: it says so."""
+    _module("infra.snapshots", "serving").create_snapshot(_connected(config), folder, name, deadline, _out, _err)
+
+
+@snapshot.command("list")
+def list_snapshots(config: Config = None, folder: Folder = None) -> None:
+    """Show the snapshots, oldest first. Exit code 1: one of them is damaged."""
+    if not _module("infra.snapshots", "serving").list_snapshots(_load(config), folder, _out):
+        raise typer.Exit(1)
+
+
+@snapshot.command("restore")
+def restore_snapshot(
+    name: Annotated[str, typer.Argument(help="as `towline snapshot list` shows it")],
+    config: Config = None,
+    folder: Folder = None,
+    replay: Annotated[
+        bool,
+        typer.Option("--replay/--no-replay", help="learn again what came after it; or go on where the store stands"),
+    ] = True,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--exclude",
+            metavar="TOPIC:PARTITION:FROM-TO",
+            help="records to be left out from now on, FROM and TO included; TOPIC by id, or by name; repeatable",
+        ),
+    ] = None,
+    drop_excluded: Annotated[
+        bool, typer.Option("--drop-excluded", help="learn again what was excluded since the snapshot was taken")
+    ] = False,
+) -> None:
+    """Put the store back. Trainers may run: they wait, then go on from the snapshot's offsets by themselves."""
+    _module("infra.snapshots", "serving").restore_snapshot(
+        _connected(config), folder, name, exclude or [], _out, _err, replay=replay, drop_excluded=drop_excluded
+    )
+
+
 @app.command("config")
 def show_config(config: Config = None) -> None:
     """Print the configuration in effect as TOML, secrets masked."""
@@ -167,6 +223,11 @@ def version() -> None:
 
 def _load(path: Path | None) -> TowlineConfig:
     return load(path).config
+
+
+def _connected(path: Path | None) -> TowlineConfig:
+    """Servers that the configuration leaves out are those of the local stack, if it is up."""
+    return LocalStack(_load(path)).connected(broker_needed=False)
 
 
 def _run_room(room: str, path: Path | None, **options: Any) -> None:

@@ -66,8 +66,8 @@ class Worker:
         self._tables = tuple(model.tables())
         self._model, self._published = model, False
         self._dense = DenseWorker(store, model, settings.dense_learning_rate)
-        replay = ReplayBuffer(settings.replay_capacity, model.history_length, rng)
-        self._reader = ExampleReader(store, model, replay, settings.replay)
+        self._replay = ReplayBuffer(settings.replay_capacity, model.history_length, rng)
+        self._reader = ExampleReader(store, model, self._replay, settings.replay)
         self._learner = Learner(model, settings.group, self._dense, rng)
         self._prequential = Prequential(store, model, settings.evaluate_k, settings.evaluate_share)
         self._progress = Progress(store, stream, self._tables, policy, confirm_truncation_s, metrics.found)
@@ -149,7 +149,10 @@ class Worker:
         self._dense_events = self._dense_batches = 0
         self._dense_times = (0, 0)
         owned = self._stream.assignment(timeout_s=1.0)
-        self._generation = self._store.generation()
+        generation = self._store.generation()
+        if generation != self._generation:
+            self._replay.clear()
+        self._generation = generation
         self._exclude()  # after the generation, before which they are published
         self._progress.take(owned)
         self._dense.read()
