@@ -215,10 +215,16 @@ class EmbeddingStore(Protocol):
         """The registered declaration. Raises UnknownTable."""
 
     def generation(self) -> int:
-        """The store's generation; rises when the store is restored or rewound. Flushes must carry it."""
+        """The store's generation; rises when the store is restored or rewound. Flushes must carry it.
+
+        Raises StoreBeingRestored.
+        """
 
     def raise_generation(self) -> int:
-        """Fence off all flushes in flight, for after a restore: the new generation, now set in every shard."""
+        """Fence off all flushes in flight, for after a restore: the new generation, now set in every shard.
+
+        Change feeds begin anew: every cursor from before is told to rescan, and whoever waits for changes wakes up.
+        """
 
     def lookup(self, table: str, keys: U64, *, with_state: bool = False, with_ids: bool = True) -> Rows:
         """Rows of an embedding or dense table, in the order of `keys` (repeats allowed). Pure: never writes.
@@ -274,6 +280,16 @@ class EmbeddingStore(Protocol):
 
     def published_model(self) -> bytes | None:
         """The document stored by `publish_model`, or None."""
+
+    def exclude(self, ranges: Sequence[Range]) -> None:
+        """Replace the ranges of records that trainers leave out.
+
+        To be published before the generation is raised, so that every flush of the new generation knows them. Raises
+        BadRequest.
+        """
+
+    def excluded(self) -> tuple[Range, ...]:
+        """The ranges stored by `exclude`, sorted, none touching another. Read after `generation`."""
 
     def close(self) -> None:
         """Release connections. Idempotent."""

@@ -8,9 +8,11 @@ StoreError
 ├── GenerationError      the call is of another store generation: the store was restored or rewound since
 ├── SeekConflict         compare-and-set of an offset found another value
 ├── CallOutOfTurn        a training client's call does not follow what the store has of it
+├── SnapshotError        a snapshot that is missing, damaged or of another kind of store: nothing was changed
 ├── StoreMisconfigured   the server would break guarantees (an evicting maxmemory-policy, too old)
 └── StoreUnavailable     the server can't be reached or refuses for now: retry with back-off, then reconcile
-    └── StoreFull        out of memory: shards that refused applied nothing
+    ├── StoreFull        out of memory: shards that refused applied nothing
+    └── StoreBeingRestored   a restore from a snapshot has begun and is not done, or was interrupted
 """
 
 from __future__ import annotations
@@ -48,6 +50,10 @@ class CallOutOfTurn(StoreError):
     """The number of a training client's call is not the next one. Nothing was changed."""
 
 
+class SnapshotError(StoreError):
+    """The snapshot can't be made, or can't be restored here; the message says why. Nothing was changed."""
+
+
 class StoreMisconfigured(StoreError):
     """The server's configuration would break a guarantee."""
 
@@ -58,3 +64,7 @@ class StoreUnavailable(StoreError):
 
 class StoreFull(StoreUnavailable):
     """The server is out of memory. The shards that refused applied nothing."""
+
+
+class StoreBeingRestored(StoreUnavailable):
+    """Its shards may be of two times: nobody learns until a restore has gone through. The message has the remedy."""

@@ -8,11 +8,12 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
 
+from embedding_store import exclusions
 from embedding_store.admission import taken_by_others
 from embedding_store.change_set import change_set, positions, reaches_back
 from embedding_store.contract import (
@@ -24,6 +25,7 @@ from embedding_store.contract import (
     Cursor,
     Flush,
     Histories,
+    Range,
     Rows,
     ShardReply,
     ShardStatus,
@@ -37,7 +39,7 @@ from embedding_store.eviction import INDEXES, Head, head_lengths, leaving, settl
 from embedding_store.flush_parts import Part, by_shard, parts_of
 from embedding_store.merge import merge
 from embedding_store.records import Block, Records, decode, histories_of, rows_of, values_of
-from embedding_store.shard import ShardMeta, advance, feed_length, judge, jump, stamp
+from embedding_store.shard import ShardMeta, advance, feed_length, judge, jump, raised, stamp
 from embedding_store.spec import TableSpec
 from embedding_store.standing import standings
 from embedding_store.validation import checked_flush, checked_identities, checked_keys, checked_seek, checked_watch
@@ -108,6 +110,7 @@ class MemoryStore:
         self._run_id = uuid.uuid4().hex
         self._generation = 0
         self._model: bytes | None = None
+        self._excluded: tuple[Range, ...] = ()
 
     def create(self, spec: TableSpec) -> None:
         """As the contract says."""
@@ -116,7 +119,7 @@ class MemoryStore:
             if table is not None:
                 check_same(table.spec, spec)
                 return
-            meta = ShardMeta(generation=self._generation)
+            meta = raised(ShardMeta(), self._generation)
             self._tables[spec.name] = _Table(spec, [_Shard(meta) for _ in range(spec.shards)])
 
     def spec(self, table: str) -> TableSpec:
@@ -133,7 +136,9 @@ class MemoryStore:
             self._generation += 1
             for table in self._tables.values():
                 for shard in table.shards:
-                    shard.meta = replace(shard.meta, generation=self._generation)
+                    shard.meta = raised(shard.meta, self._generation)
+                    shard.feed.clear()
+            self._changed.notify_all()
             return self._generation
 
     def lookup(self, table: str, keys: U64, *, with_state: bool = False, with_ids: bool = True) -> Rows:
@@ -233,6 +238,14 @@ class MemoryStore:
     def published_model(self) -> bytes | None:
         """As the contract says."""
         return self._model
+
+    def exclude(self, ranges: Sequence[Range]) -> None:
+        """As the contract says."""
+        self._excluded = exclusions.joined(ranges)
+
+    def excluded(self) -> tuple[Range, ...]:
+        """As the contract says."""
+        return self._excluded
 
     def close(self) -> None:
         """Nothing to release."""

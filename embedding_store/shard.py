@@ -102,6 +102,25 @@ def other_offset(place: str, source: Source, stored: int | None, expected: int |
     return SeekConflict(f"offset of source {source} in {place} is {stored}, expected {expected}")
 
 
+FEED_STRIDE_BITS = 40
+"""The feed of a shard at store generation g is at number g · 2^40 at least. A generation's entries are far fewer."""
+
+LAST_STRIDE = 1 << 22
+"""Generations above it, four million restores on, move the feed by what two entries would, so that it fits 63 bits."""
+
+
+def raised(meta: ShardMeta, generation: int) -> ShardMeta:
+    """The shard at `generation` at least. If that is news its feed is to be emptied: what came before is another life.
+
+    The feed's number jumps past all that the shard ever had, in lives that a restore undid, too: a reader's older
+    cursor is refused by `reaches_back`, and the reader scans.
+    """
+    if generation <= meta.generation:
+        return meta
+    feed = max(meta.feed + 2, min(generation, LAST_STRIDE) << FEED_STRIDE_BITS)
+    return replace(meta, generation=generation, feed=feed)
+
+
 def stamp(spec: TableSpec, meta: ShardMeta, flush: Flush) -> int:
     """The wall clock of an update: the caller's; where rows go by age, the shard's, which never goes back."""
     ages = spec.ttl_s or spec.max_rows or spec.admit_after

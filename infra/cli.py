@@ -21,6 +21,7 @@ from infra import model_command
 from infra.config import TowlineConfig, load
 from infra.errors import InfraError, NotRunning, PortInUse
 from infra.local.ports import is_free
+from infra.local.restarts import Restarts
 from infra.local.stack import LocalStack
 from infra.show import as_toml
 from infra.view import show_status
@@ -37,6 +38,15 @@ app = typer.Typer(
 app.add_typer(model_command.app, name="model")
 Config = Annotated[
     Path | None, typer.Option("--config", "-c", metavar="FILE", help="configuration file \\[default: ./towline.toml]")
+]
+snapshot = typer.Typer(
+    no_args_is_help=True,
+    help="Snapshots of the store: taken beside running trainers, restored with a rewind of the stream.",
+)
+app.add_typer(snapshot, name="snapshot")
+Folder = Annotated[
+    Path | None,
+    typer.Option("--folder", metavar="DIR", help="where snapshots are \\[default: snapshots in \\[local] state_dir]"),
 ]
 _out = Console()
 _err = Console(stderr=True)
@@ -57,26 +67,39 @@ def main() -> None:
 def up(
     config: Config = None,
     servers_only: Annotated[bool, typer.Option("--servers-only", help="only Redis and Kafka")] = False,
-    foreground: Annotated[bool, typer.Option("--foreground", help="stay until Ctrl-C, then stop everything")] = False,
+    foreground: Annotated[
+        bool,
+        typer.Option("--foreground", help="stay until Ctrl-C, then stop everything; a trainer that dies is restarted"),
+    ] = False,
+    trainers: Annotated[
+        int | None, typer.Option("--trainers", min=0, max=64, help="how many trainers \\[default: \\[local] trainers]")
+    ] = None,
 ) -> None:
     """Start what the configuration does not point to: Redis, Kafka, trainers, serving."""
-    stack = LocalStack(_load(config))
+    loaded = _load(config)
+    stack = LocalStack(loaded)
     if not servers_only:
         stack.require_ports()
     with _ending(stack.stop if foreground else None) as ended:
         stack.start_servers()
         if not servers_only:
-            stack.start_services()
+            stack.start_services(trainers)
         lines = stack.status()
         show_status(lines, _out)
         if not foreground:
             if any(line.health == "dead" for line in lines):  # a trainer has no port to be waited for
                 raise typer.Exit(1)
             return
+        restarts = Restarts(loaded.local.restart_limit, loaded.local.restart_window_s)
         while not ended.wait(timeout=1.0):
-            if dead := [line for line in stack.status() if line.health == "dead"]:
-                show_status(dead, _err)
-                raise NotRunning(f"{dead[0].name} died: the rest was stopped, its log is {dead[0].log}")
+            if not (dead := [line for line in stack.status() if line.health == "dead"]):
+                continue
+            show_status(dead, _err)
+            for line in dead:
+                if line.kind != "trainer" or not restarts.allowed(line.name):
+                    raise NotRunning(f"{line.name} died: the rest was stopped, its log is {line.log}")
+                _err.print(f"{line.name} is started again", highlight=False)
+            stack.start_services(trainers)
 
 
 @app.command()
@@ -97,8 +120,20 @@ def status(config: Config = None) -> None:
 
 
 @app.command()
+def train(
+    config: Config = None,
+    bootstrap: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="past events to learn first: .jsonl or .csv, with or without .gz"),
+    ] = None,
+) -> None:
+    """Run one trainer in the foreground. Any number of them, on any machines, share the stream."""
+    _run_room("trainer", config, **({"bootstrap": bootstrap} if bootstrap else {}))
+
+
+@app.command(hidden=True)
 def trainer(config: Config = None) -> None:
-    """Run one trainer in the foreground."""
+    """The former name of `train`."""
     _run_room("trainer", config)
 
 
@@ -118,6 +153,53 @@ def demo(
 ) -> None:
     """Replay MovieLens 100K through the local stack and watch the model learn."""
     _module("infra.demo.run", "trainer,serving,local").run(_load(config), once=once, rate=rate)
+
+
+@snapshot.command("create")
+def create_snapshot(
+    name: Annotated[str, typer.Argument(help="default: the time, UTC")] = "",
+    config: Config = None,
+    folder: Folder = None,
+    deadline: Annotated[
+        float, typer.Option("--deadline", min=0, help="seconds to try for a cut where all offsets are equal")
+    ] = 10.0,
+) -> None:
+    """Save all shards, while trainers go on. Exact also where shards stand at different offsets: it says so."""
+    _module("infra.snapshots", "serving").create_snapshot(_connected(config), folder, name, deadline, _out, _err)
+
+
+@snapshot.command("list")
+def list_snapshots(config: Config = None, folder: Folder = None) -> None:
+    """Show the snapshots, oldest first. Exit code 1: one of them is damaged."""
+    if not _module("infra.snapshots", "serving").list_snapshots(_load(config), folder, _out):
+        raise typer.Exit(1)
+
+
+@snapshot.command("restore")
+def restore_snapshot(
+    name: Annotated[str, typer.Argument(help="as `towline snapshot list` shows it")],
+    config: Config = None,
+    folder: Folder = None,
+    replay: Annotated[
+        bool,
+        typer.Option("--replay/--no-replay", help="learn again what came after it; or go on where the store stands"),
+    ] = True,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--exclude",
+            metavar="TOPIC:PARTITION:FROM-TO",
+            help="records to be left out from now on, FROM and TO included; TOPIC by id, or by name; repeatable",
+        ),
+    ] = None,
+    drop_excluded: Annotated[
+        bool, typer.Option("--drop-excluded", help="learn again what was excluded since the snapshot was taken")
+    ] = False,
+) -> None:
+    """Put the store back. Trainers may run: they wait, then go on from the snapshot's offsets by themselves."""
+    _module("infra.snapshots", "serving").restore_snapshot(
+        _connected(config), folder, name, exclude or [], _out, _err, replay=replay, drop_excluded=drop_excluded
+    )
 
 
 @app.command("config")
@@ -145,7 +227,12 @@ def _load(path: Path | None) -> TowlineConfig:
     return load(path).config
 
 
-def _run_room(room: str, path: Path | None) -> None:
+def _connected(path: Path | None) -> TowlineConfig:
+    """Servers that the configuration leaves out are those of the local stack, if it is up."""
+    return LocalStack(_load(path)).connected(broker_needed=False)
+
+
+def _run_room(room: str, path: Path | None, **options: Any) -> None:
     # Servers that the configuration leaves out are those of the local stack, if it is up.
     config = LocalStack(_load(path)).connected(broker_needed=room == "trainer")
     metrics_port = config.trainer.metrics_port
@@ -153,7 +240,7 @@ def _run_room(room: str, path: Path | None) -> None:
         raise PortInUse("[trainer] metrics_port", metrics_port)
     main = _module(f"{room}.main", room)
     try:
-        main.run(config)
+        main.run(config, **options)
     except (SpecError, StoreMisconfigured, StreamMisconfigured) as error:  # those that need a person
         raise InfraError(str(error)) from error
 

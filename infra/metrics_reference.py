@@ -32,6 +32,8 @@ What to watch on the first day:
 | Does learning keep up? | `sum(towline_trainer_lag_records)` | it grows for minutes |
 | Does it go on? | `rate(towline_trainer_applies_total{outcome="applied"}[1m])` | 0 while events are produced |
 | Is what it needs there? | `rate(towline_trainer_away_total[1m])` | above 0 |
+| Is anything lost? | `increase(towline_trainer_lost_records_total[5m])` | above 0: the log says what and why |
+| Does a consumer hang? | `towline_trainer_progress_age_seconds` | above `[ingest] stall_timeout_s` for long |
 | Do workers collide? | `rate(towline_trainer_applies_total{outcome="conflict"}[5m])` | it stays above 0 |
 | Is the input usable? | `rate(towline_trainer_dead_letters_total[5m])` | it rises: see the dead-letter topic |
 | Is the model healthy? | `increase(towline_trainer_quarantined_total[5m])` | above 0 |

@@ -49,6 +49,10 @@ class Backlog:
         """The partition's next range starts at `offset`; what waited is dropped."""
         self._waiting[number] = _Waiting(offset)
 
+    def drop(self, number: int) -> None:
+        """The partition is somebody else's: nothing of it waits any more."""
+        del self._waiting[number]
+
     def start(self, number: int) -> int:
         """Where the partition's next range starts."""
         return self._waiting[number].start

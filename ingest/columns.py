@@ -70,6 +70,10 @@ class Tombstones:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def take(self, rows: npt.NDArray[np.bool_]) -> Tombstones:
+        """Some of them, copied; rows (f,)."""
+        return Tombstones(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:

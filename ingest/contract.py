@@ -15,7 +15,8 @@ class IngestError(Exception):
     ├── StreamUnavailable   the broker is away or refuses for now: retry with back-off
     ├── StreamMisconfigured a compacted topic, a missing topic that may not be created, refused credentials
     └── AssignmentLost      the partitions were revoked: drop local state, read offsets again
-        └── OffsetsLost     retention deleted records before they were read
+        ├── AssignmentChanged   some were given or taken, and the rest goes on where it is
+        └── OffsetsLost         retention deleted records before they were read
     """
 
 
@@ -29,6 +30,15 @@ class StreamMisconfigured(IngestError):
 
 class AssignmentLost(IngestError):
     """Partitions were given or taken since the last `assignment()`: drop local state, read offsets again."""
+
+
+class AssignmentChanged(AssignmentLost):
+    """Some partitions were given or taken; what was delivered of those that stay stands, and their positions do.
+
+    Raised before the group is told that the taken ones are let go: what is pending of them may still be applied, then
+    `assignment()` accepts the change and keeps the positions of the partitions that stay. Or drop everything, as for
+    any `AssignmentLost`.
+    """
 
 
 class OffsetsLost(AssignmentLost):
@@ -53,10 +63,17 @@ class EventSource(Protocol):
     """A member of a consumer group that hands out micro-batches of decoded events. Not thread-safe."""
 
     def assignment(self, timeout_s: float) -> frozenset[Partition]:
-        """Partitions this member owns, waiting up to `timeout_s` for the first; accepts any rebalance up to now."""
+        """Partitions this member owns, waiting up to `timeout_s` for the first; accepts any rebalance up to now.
+
+        Partitions that were owned before and were not lost in between keep their positions; the others are to be
+        seeked.
+        """
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
-        """(earliest offset still kept, end offset) of an owned partition."""
+        """(earliest offset still kept, end offset) of an owned partition.
+
+        The end is below the position where the log was cut: records that were read are no longer there.
+        """
 
     def seek(self, partition: Partition, offset: int) -> None:
         """Continue from `offset`; anything buffered of the partition is dropped."""

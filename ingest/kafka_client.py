@@ -166,7 +166,13 @@ def translate(error: errors.KafkaError, doing: str, settings: KafkaSettings) -> 
         )
     if isinstance(error, errors.FencedInstanceIdError):
         return StreamMisconfigured(
-            f"{where}: another process of group {settings.group!r} has the same instance name; give each its own"
+            f"{where}: another process of group {settings.group!r} has the same instance name and came later: this one "
+            "ends; give each its own [trainer] instance, or none"
+        )
+    if isinstance(error, errors.InconsistentGroupProtocolError):
+        return StreamMisconfigured(
+            f"{where}: group {settings.group!r} has members that share partitions in another way, trainers of an older "
+            "release or another program; stop them all first, or set another kafka.group"
         )
     if isinstance(error, _MISCONFIGURED):
         return StreamMisconfigured(f"{where} can't work as configured ({said}); change the [kafka] settings")

@@ -1,7 +1,10 @@
 """One kafka-python consumer as a member of a group. The only file that consumes.
 
 Threads: kafka-python runs its network and heartbeats on a thread of its own, where the rebalance listener is called.
-It only counts; the caller sees the count at its next call. Nothing else is shared.
+It only notes what is owned; the caller sees it at its next call. Nothing else is shared.
+
+Rebalances are cooperative (KIP-429): what stays is fetched on while the group rebalances; what was taken is told to the
+caller, and only once the caller has accepted that does the member join again and so let it go.
 
 Committed offsets are never read back, and no offset is ever reset by the client: positions are set by `seek`, and an
 offset that is gone raises.
@@ -16,12 +19,19 @@ from collections.abc import Collection, Mapping, Sequence
 from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.admin import MemberToRemove
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
-from kafka.coordinator.assignors.range import RangePartitionAssignor
-from kafka.errors import KafkaError, LogTruncationError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from kafka.coordinator.base import MemberState
+from kafka.errors import (
+    FencedInstanceIdError,
+    KafkaError,
+    LogTruncationError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+)
 from kafka.structs import OffsetAndMetadata
 
 from ingest.backlog import Record
 from ingest.contract import IngestError
+from ingest.group_assignor import OwnersAssignor
 from ingest.kafka_client import client_options, connect, topic_identity, translated
 from ingest.settings import KafkaSettings
 
@@ -30,14 +40,20 @@ _FETCH_WAIT_MS = 100  # a fetch under way delays a seek on the same broker by th
 _CALL_TIMEOUT_MS = 5_000
 _FRAME_SLACK = 1 << 20
 _METADATA_WAIT_S = 2.0
+_HEARTBEAT_MS = 1_000  # a member learns of a rebalance by its heartbeat: so long may the others have to wait for it
+_JOIN_SLICE_MS = 20  # of a fetch while the group rebalances
 
 
 class PositionGone(Exception):
-    """The partition does not hold the offset that comes next: retention, truncation, or the topic was made anew."""
+    """The partition does not hold the offset that comes next: retention, truncation, or the topic was made anew.
 
-    def __init__(self, number: int, offset: int) -> None:
+    cut_at: where the log now differs from what was read, if the broker told.
+    """
+
+    def __init__(self, number: int, offset: int, cut_at: int | None = None) -> None:
         super().__init__(f"partition {number} does not hold offset {offset}")
         self.number = number
+        self.cut_at = cut_at
 
 
 class NotOwned(Exception):
@@ -50,7 +66,8 @@ class GroupMember:
     def __init__(self, settings: KafkaSettings, instance: str | None, max_message_bytes: int) -> None:
         self._settings = settings
         self._instance = instance
-        self._listener = _RebalanceCount()
+        self._owned = _Owned()
+        self._accepted = 0  # rebalances that the caller has seen
         limit = max_message_bytes + _FRAME_SLACK  # a record above the fetch limit would never arrive
         options = client_options(settings) | {
             "group_id": settings.group,
@@ -60,9 +77,9 @@ class GroupMember:
             "isolation_level": "read_committed",
             "check_crcs": True,
             "allow_auto_create_topics": False,
-            "partition_assignment_strategy": [RangePartitionAssignor],
+            "partition_assignment_strategy": [OwnersAssignor(self._assigned)],
             "session_timeout_ms": settings.session_timeout_ms,
-            "heartbeat_interval_ms": min(3000, settings.session_timeout_ms // 3),
+            "heartbeat_interval_ms": min(_HEARTBEAT_MS, settings.session_timeout_ms // 3),
             "max_poll_interval_ms": settings.max_poll_interval_ms,
             "fetch_max_wait_ms": _FETCH_WAIT_MS,
             "max_partition_fetch_bytes": limit,
@@ -72,25 +89,34 @@ class GroupMember:
         doing = f"connecting to group {settings.group}"
         self._consumer = connect(KafkaConsumer, options, doing, settings)
         with translated(doing, settings):
-            self._consumer.subscribe([settings.topic], listener=self._listener)
+            self._consumer.subscribe([settings.topic], listener=self._owned)
+        self._fetch_while_joining()
         self._await_metadata()
 
     @property
     def rebalances(self) -> int:
         """Rises with every partition given or taken."""
-        return self._listener.changes
+        return self._owned.state[0]
+
+    def owned(self) -> tuple[int, Mapping[int, int]]:
+        """(rebalances, the owned partitions' numbers → the rebalance that gave each)."""
+        return self._owned.state
+
+    def accept(self, rebalances: int) -> None:
+        """The caller has let go of what was taken up to that rebalance: the group may give it to others."""
+        self._accepted = rebalances
 
     def topic_id(self) -> str:
         """Identity of the topic's present incarnation, as of the last metadata."""
         return topic_identity(self._settings, self._consumer._cluster.topic_id(self._settings.topic))
 
-    def join(self, timeout_s: float) -> frozenset[int]:
-        """Numbers of the owned partitions; what was fetched meanwhile is unusable: seek. Empty while there are none."""
-        with translated(f"joining group {self._settings.group}", self._settings):
-            if not (self._listener.settled and self._consumer.assignment()):
-                with contextlib.suppress(NoOffsetForPartitionError, OffsetOutOfRangeError, LogTruncationError):
-                    self._consumer.poll(timeout_ms=min(_JOIN_POLL_MS, timeout_s * 1000), max_records=1)
-            return frozenset(tp.partition for tp in self._consumer.assignment() if self._listener.settled)
+    def join(self, timeout_s: float) -> None:
+        """Take part in the group for a moment, to be given partitions; what is fetched meanwhile is lost: seek."""
+        with (
+            translated(f"joining group {self._settings.group}", self._settings),
+            contextlib.suppress(NoOffsetForPartitionError, OffsetOutOfRangeError, LogTruncationError),
+        ):
+            self._consumer.poll(timeout_ms=min(_JOIN_POLL_MS, timeout_s * 1000), max_records=1)
 
     def earliest(self, numbers: Collection[int]) -> dict[int, int]:
         """The first offset still kept of each."""
@@ -116,9 +142,11 @@ class GroupMember:
     ) -> dict[int, tuple[Sequence[Record], int]]:
         """(records, position behind them) of exactly these partitions, waiting up to `timeout_s` for the first.
 
-        The position may advance without records: markers and aborted ones. Raises NotOwned, PositionGone.
+        The position may advance without records: markers and aborted ones. Partitions that a rebalance took meanwhile
+        are left out. Raises NotOwned, PositionGone.
         After any error the positions are to be set anew: the client may have handed out records that were lost with it.
         """
+        _, before = self._owned.state
         wanted = {self._tp(n) for n in numbers}
         try:
             held = self._consumer.paused()
@@ -127,10 +155,15 @@ class GroupMember:
             self._release_parked()
             with translated(f"fetching {self._settings.topic}", self._settings):
                 fetched = self._consumer.poll(timeout_ms=timeout_s * 1000, max_records=max_records)
-                positions = {tp: self._consumer.position(tp, timeout_ms=0) for tp in wanted}
+                _, after = self._owned.state
+                self._raise_if_fenced()
+                kept = [tp for tp in wanted if after.get(tp.partition) == before.get(tp.partition)]
+                positions = {tp: self._consumer.position(tp, timeout_ms=0) for tp in kept}
         except KeyError as error:
             raise NotOwned("a rebalance took a partition away") from error
         except IngestError as error:
+            if isinstance(error.__cause__, NoOffsetForPartitionError) and self.rebalances != self._accepted:
+                return {}  # of a partition just given, before anything was fetched
             raise _meaning(error) from error
         if any(position is None for position in positions.values()):
             raise NotOwned("a partition was given anew and has no position")
@@ -154,6 +187,39 @@ class GroupMember:
                 finally:
                     admin.close()
 
+    def _fetch_while_joining(self) -> None:
+        """What is owned is fetched on while the group rebalances, and nothing is let go before it was accepted.
+
+        kafka-python 3.0.12 returns from its poll without a look at what was fetched until the whole group has joined,
+        and joins for the second round in the same call that learned what was taken. And it forgets a join that it began
+        because partitions were added, if the answer comes between two polls: its leader has then noted the new number
+        of partitions, sees no reason to join any more, and is left with what it had and without heartbeats.
+        """
+        coordinator = self._consumer._coordinator
+        poll = coordinator.poll
+
+        def join_a_little(timeout_ms: float | None = None) -> bool:
+            if self.rebalances != self._accepted and self._accepted:
+                return True
+            if coordinator.rejoining:  # begun and not completed
+                coordinator.request_rejoin()
+            if not (self._consumer.assignment() and coordinator.need_rejoin()):
+                return bool(poll(timeout_ms=timeout_ms))
+            poll(timeout_ms=_JOIN_SLICE_MS if timeout_ms is None else min(_JOIN_SLICE_MS, timeout_ms))
+            return True
+
+        coordinator.poll = join_a_little
+
+    def _raise_if_fenced(self) -> None:
+        """Another process has this member's instance name.
+
+        kafka-python 3.0.12 notices by its heartbeat, stops to send any, and tells nobody: it would read on for ever.
+        """
+        coordinator = self._consumer._coordinator
+        silent = coordinator.state is MemberState.STABLE and not coordinator._heartbeat_enabled
+        if self._instance is not None and silent and not coordinator.need_rejoin():
+            raise FencedInstanceIdError(self._instance)
+
     def _release_parked(self) -> None:
         """Let records come back that were half read when their partition was paused.
 
@@ -173,6 +239,10 @@ class GroupMember:
                 return
             time.sleep(0.005)
 
+    def _assigned(self) -> Collection[TopicPartition]:
+        partitions: Collection[TopicPartition] = self._consumer.assignment()
+        return partitions
+
     def _tp(self, number: int) -> TopicPartition:
         return TopicPartition(self._settings.topic, number)
 
@@ -183,22 +253,32 @@ def _meaning(error: IngestError) -> Exception:
     if isinstance(cause, OffsetOutOfRangeError):
         tp, offset = next(iter(cause.args[0].items()))
         return PositionGone(tp.partition, offset)
+    if isinstance(cause, LogTruncationError):
+        tp, valid = next(iter(cause.divergent_offsets.items()))
+        if valid is not None:
+            return PositionGone(tp.partition, valid.offset, cut_at=valid.offset)
     if isinstance(cause, NoOffsetForPartitionError | LogTruncationError):
         return NotOwned(f"a partition has no valid position: {cause}")
     return error
 
 
-class _RebalanceCount(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types
-    """Called on the client's network thread, where a call back into the client would deadlock: it only counts."""
+class _Owned(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types
+    """What is owned. Called on the client's network thread, where a call back into the client would deadlock.
+
+    `state` is replaced as a whole, so that whoever reads it on another thread sees both parts of one moment.
+    """
 
     def __init__(self) -> None:
-        self.changes = 0
-        self.settled = False
+        self.state: tuple[int, Mapping[int, int]] = 0, {}
 
-    def on_partitions_revoked(self, revoked: object) -> None:  # noqa: ARG002
-        self.settled = False
-        self.changes += 1
+    def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
+        changes, since = self.state
+        gone = {tp.partition for tp in revoked}
+        self.state = changes + 1, {number: given for number, given in since.items() if number not in gone}
 
-    def on_partitions_assigned(self, assigned: object) -> None:  # noqa: ARG002
-        self.changes += 1
-        self.settled = True
+    def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
+        self.on_partitions_revoked(lost)
+
+    def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        changes, since = self.state
+        self.state = changes + 1, {**since, **dict.fromkeys((tp.partition for tp in assigned), changes + 1)}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ingest.backlog import Backlog, Cut
 from ingest.batch_reader import BatchReader, ReadCounters
 from ingest.columns import MicroBatch, Partition
-from ingest.contract import AssignmentLost, OffsetsLost, StreamMisconfigured, StreamUnavailable
+from ingest.contract import AssignmentChanged, AssignmentLost, OffsetsLost, StreamMisconfigured, StreamUnavailable
 from ingest.dead_letters import DeadLetters
 from ingest.kafka_member import GroupMember, NotOwned, PositionGone
 from ingest.kafka_topics import prepare_topics
@@ -32,31 +32,40 @@ class SourceCounters:
     rebalances: int = 0  # assignments accepted
     records_lost_to_retention: int = 0
     consumers_restarted: int = 0
+    topics_recreated: int = 0
 
 
 class KafkaSource:
     """`EventSource` over one topic, as one member of a consumer group.
 
-    Positions are the caller's: partitions start at the earliest record kept, and the caller seeks. With `instance`, a
-    name unique in the group and the same after a restart, a worker that comes back within `session_timeout_ms` gets its
-    partitions back without a rebalance.
+    Positions are the caller's: partitions start at the earliest record kept, and the caller seeks. Without `instance` a
+    worker is a member like any other. With it, a name unique in the group and the same after a restart, a worker that
+    comes back within `session_timeout_ms` gets its partitions back without a rebalance; of two with one name the older
+    is told, and ends.
     """
 
     def __init__(
-        self, kafka: KafkaSettings, ingest: IngestSettings, instance: str | None = None, *, stall_s: float = 30.0
+        self,
+        kafka: KafkaSettings,
+        ingest: IngestSettings,
+        instance: str | None = None,
+        told: Callable[[str], None] = lambda kind: None,  # noqa: ARG005
     ) -> None:
         """Create the topics where missing and connect. Raises StreamUnavailable, StreamMisconfigured.
 
-        `stall_s`: the consumer is made anew when there are records but none came for so long.
+        told: called with the kind of what befell the stream: rebalance, stalled_partition, recreated_topic.
         """
         self._kafka = kafka
         self._settings = ingest
         self._instance = instance or None
-        self._stall_s = stall_s
+        self._told = told
         self._letters = DeadLetters(kafka)
         self._reader = BatchReader(kafka.topic, ingest, self._letters.send)
         self._backlog = Backlog(self._reader.count)
         self._owned: dict[int, Partition] = {}
+        self._identity = ""  # of the topic, when partitions of it were last owned
+        self._given: dict[int, int] = {}  # number → the member's rebalance that gave it
+        self._cut_at: dict[int, int] = {}  # where the broker said the log was cut, until the partition is seeked
         self._paused: frozenset[int] = frozenset()
         self._accepted = -1  # the member's rebalances when its assignment was last read
         self._lost = "the consumer is new"  # why the assignment must be read again; empty if it stands
@@ -70,25 +79,37 @@ class KafkaSource:
         self._connected()
 
     def assignment(self, timeout_s: float) -> frozenset[Partition]:
-        """See `EventSource`. After a rebalance every partition starts at its earliest record: seek.
+        """See `EventSource`. A partition that was not kept starts at its earliest record: seek.
 
         Raises StreamUnavailable, StreamMisconfigured.
         """
         deadline = time.monotonic() + timeout_s
         member = self._connected()
         while self._lost or member.rebalances != self._accepted:
-            rebalances = member.rebalances
-            numbers = member.join(max(0.0, deadline - time.monotonic()))
-            if numbers and self._accept(member, numbers, rebalances):
+            rebalances, given = member.owned()
+            if given and self._accept(member, rebalances, given):
                 break
-            if time.monotonic() >= deadline:
-                return frozenset()
+            if not given:
+                self._let_go(member, rebalances)
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    return frozenset()
+                member.join(left_s)
         return frozenset(self._owned.values())
 
-    def _accept(self, member: GroupMember, numbers: Collection[int], rebalances: int) -> bool:
-        """Start over with these partitions; False if a rebalance got in between."""
+    def _let_go(self, member: GroupMember, rebalances: int) -> None:
+        """Nothing is owned (any more)."""
+        self._lost = self._lost or "all partitions were taken"
+        self._backlog.clear()
+        self._owned, self._given, self._progress_s = {}, {}, {}
+        member.accept(rebalances)
+
+    def _accept(self, member: GroupMember, rebalances: int, given: Mapping[int, int]) -> bool:
+        """Take over what is new, keep what stays, let go of the rest; False if another rebalance got in between."""
         identity = member.topic_id()
-        earliest = member.earliest(numbers)
+        stays = not self._lost and identity == self._identity
+        kept = {n for n, since in given.items() if stays and self._given.get(n) == since}
+        earliest = member.earliest(given.keys() - kept) if given.keys() - kept else {}
         try:
             for number, offset in earliest.items():
                 member.seek(number, offset)
@@ -96,20 +117,34 @@ class KafkaSource:
             return False
         if member.rebalances != rebalances:
             return False
-        self._backlog.clear()
-        self._owned = {number: Partition(identity, number) for number in sorted(earliest)}
-        self._progress_s = dict.fromkeys(earliest, time.monotonic())
+        for number in self._owned.keys() - kept:
+            self._backlog.drop(number)
         for number, offset in earliest.items():
             self._backlog.place(number, offset)
-        self._ends, self._paused = {}, frozenset()
+        self._know(identity)
+        now = time.monotonic()
+        before = self._owned
+        self._owned = {n: before[n] if n in kept else Partition(identity, n) for n in sorted(given)}
+        self._given = dict(given)
+        self._progress_s = {n: self._progress_s[n] if n in kept else now for n in given}
+        self._cut_at = {n: cut for n, cut in self._cut_at.items() if n in given}
+        if not kept:
+            self._ends, self._paused = {}, frozenset()
         self._lost, self._accepted = "", rebalances
+        member.accept(rebalances)
         self.counters.rebalances += 1
+        self._told("rebalance")
+        log.info(
+            "%s: partitions %s, of which %s are new and %s went to others",
+            self._kafka.topic, sorted(given), sorted(earliest), sorted(before.keys() - given.keys()),
+        )  # fmt: skip
         return True
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
         """See `EventSource`. The end is that of committed records. Raises AssignmentLost, StreamUnavailable."""
         number, member = self._number(partition), self._connected()
-        return member.earliest([number])[number], member.ends([number])[number]
+        end = member.ends([number])[number]
+        return member.earliest([number])[number], min(end, self._cut_at.get(number, end))
 
     def seek(self, partition: Partition, offset: int) -> None:
         """See `EventSource`. Raises AssignmentLost."""
@@ -117,7 +152,8 @@ class KafkaSource:
         try:
             self._connected().seek(number, offset)
         except NotOwned:
-            raise self._lose("the group was rebalanced") from None
+            raise self._lose("a partition was taken") from None
+        self._cut_at.pop(number, None)
         self._backlog.place(number, offset)
         self._progress_s[number] = time.monotonic()
 
@@ -126,7 +162,9 @@ class KafkaSource:
         self._paused = frozenset(partition.number for partition in partitions)
 
     def poll(self, stop_at: Mapping[Partition, int]) -> MicroBatch | None:
-        """See `EventSource`. Raises AssignmentLost (OffsetsLost), StreamUnavailable, StreamMisconfigured."""
+        """See `EventSource`. Raises AssignmentLost (AssignmentChanged, OffsetsLost), StreamUnavailable,
+        StreamMisconfigured.
+        """
         self._raise_if_lost()
         self._check_progress()
         wait_s = self._settings.batch_wait_ms / 1000
@@ -137,7 +175,7 @@ class KafkaSource:
         deadline = time.monotonic() + (wait_s if begun else max(wait_s, _IDLE_S))
         while not cut.finished:
             left_s = deadline - time.monotonic()
-            if left_s <= 0:
+            if left_s <= 0 or self._changed:  # what was taken is to be handed over soon
                 break
             self._fetch(cut, left_s)
             cut.fill()
@@ -162,7 +200,6 @@ class KafkaSource:
         except StreamUnavailable:
             self._go_back()
             raise
-        self._raise_if_lost()
         for number, (records, position) in fetched.items():
             if not self._backlog.add(number, records, position):
                 raise self._lose(f"partition {number} jumped back to offset {position}")
@@ -175,7 +212,7 @@ class KafkaSource:
             try:
                 self._connected().seek(number, self._backlog.position(number))
             except NotOwned:
-                raise self._lose("the group was rebalanced") from None
+                raise self._lose("a partition was taken") from None
 
     def stay(self, timeout_s: float) -> None:
         """See `EventSource`. The client is polled, with every partition paused: `max_poll_interval_ms` never passes."""
@@ -210,7 +247,7 @@ class KafkaSource:
     def progress_age_s(self) -> float:
         """Seconds since every owned partition delivered, or was seen to have nothing more; for health checks."""
         now = time.monotonic()
-        return now - min(self._progress_s.values(), default=now)
+        return now - min(list(self._progress_s.values()), default=now)  # asked from other threads
 
     @property
     def read_counters(self) -> ReadCounters:
@@ -226,7 +263,8 @@ class KafkaSource:
         """See `EventSource`."""
         member, self._member = self._member, None
         self._lost = "the source is closed"
-        self._owned, self._progress_s = {}, {}
+        self._backlog.clear()
+        self._owned, self._given, self._progress_s = {}, {}, {}
         self._letters.close()
         if member is not None:
             member.close(leave=True)
@@ -241,19 +279,27 @@ class KafkaSource:
         """The assignment no longer stands; everything buffered is void: another member may be reading it already."""
         self._lost = why
         self._backlog.clear()
+        self._owned, self._given, self._progress_s = {}, {}, {}
         return AssignmentLost(f"{why}; read the assignment and the offsets again")
+
+    @property
+    def _changed(self) -> bool:
+        """Whether partitions were given or taken since the assignment was read."""
+        return self._member is not None and self._member.rebalances != self._accepted
 
     def _raise_if_lost(self) -> None:
         if self._lost:
             raise self._lose(self._lost)
-        if self._member is not None and self._member.rebalances != self._accepted:
-            raise self._lose("the group was rebalanced")
+        if self._changed:
+            raise AssignmentChanged("the group was rebalanced: partitions were given or taken")
 
     def _explain(self, gone: PositionGone) -> AssignmentLost:
         """Retention overtook us, or the log ends before our position: made anew, or cut."""
         start, earliest = self._backlog.start(gone.number), self._connected().earliest([gone.number])[gone.number]
         partition = self._owned[gone.number]
         lost = self._lose(str(gone))
+        if gone.cut_at is not None:
+            self._cut_at[gone.number] = gone.cut_at
         if start >= earliest:
             return lost
         self.counters.records_lost_to_retention += earliest - start
@@ -280,17 +326,36 @@ class KafkaSource:
             self._silent_checks = 0
             self._progress_s = dict.fromkeys(self._owned, self._checked_s)
         identity = member.topic_id()
-        if any(partition.topic_id != identity for partition in self._owned.values()):
+        if identity != self._identity:
+            self._know(identity)
             raise self._lose(f"topic {self._kafka.topic} was made anew, with id {identity}")
         for number, end in self._ends.items():
             if number in self._paused or self._backlog.waiting(number) or self._backlog.position(number) >= end:
                 self._progress_s[number] = self._checked_s
-        if self.progress_age_s > self._stall_s:
-            log.warning("%s: nothing came for %.0f s though there are records", self._kafka.topic, self.progress_age_s)
+        stalled = [n for n, s in self._progress_s.items() if self._checked_s - s > self._settings.stall_timeout_s]
+        if stalled:
+            for number in stalled:
+                log.warning(
+                    "partition %d of %s stalled: at offset %d of %d for %.0f s; the consumer is made anew",
+                    number, self._kafka.topic, self._backlog.position(number), self._ends.get(number, 0),
+                    self._checked_s - self._progress_s[number],
+                )  # fmt: skip
+                self._told("stalled_partition")
             self._member = None
             member.close(leave=False)
             self.counters.consumers_restarted += 1
             raise self._lose("the consumer hung and was made anew")
+
+    def _know(self, identity: str) -> None:
+        """The topic as it is now; another than before is told."""
+        if self._identity and identity != self._identity:
+            self.counters.topics_recreated += 1
+            self._told("recreated_topic")
+            log.error(
+                "topic %s was made anew: its id is %s, it was %s; what was in it and not learned is gone",
+                self._kafka.topic, identity, self._identity,
+            )  # fmt: skip
+        self._identity = identity
 
     def _connected(self) -> GroupMember:
         """The member, made if there is none; a few attempts. Raises StreamUnavailable, StreamMisconfigured."""

@@ -10,7 +10,7 @@ import numpy as np
 from ingest import codecs
 from ingest.codecs import Records
 from ingest.columns import MicroBatch, Partition, Tombstones
-from ingest.contract import AssignmentLost
+from ingest.contract import AssignmentChanged, AssignmentLost
 from ingest.settings import IngestSettings
 
 
@@ -34,23 +34,29 @@ class ListedSource:
         self._produced_ms = time.time_ns() // 1_000_000 if produced_ms is None else produced_ms
         self._position = dict.fromkeys(self._records, 0)
         self._paused: frozenset[Partition] = frozenset()
+        self._owned = self._next_owned = frozenset(self._records)
         self._lost = False
         self.committed: dict[Partition, int] = {}
         self.dead: list[tuple[Partition, int, str]] = []
 
     def assignment(self, timeout_s: float) -> frozenset[Partition]:  # noqa: ARG002 - nothing to wait for
-        """All partitions; accepts a loss announced by `lose`."""
+        """All partitions, or those that `change` named; accepts what `lose` and `change` announced."""
         self._lost = False
-        return frozenset(self._records)
+        self._owned = self._next_owned
+        return self._owned
 
     def lose(self) -> None:
         """Announce a rebalance: the next poll raises AssignmentLost."""
         self._lost = True
 
+    def change(self, owned: frozenset[Partition]) -> None:
+        """Announce that partitions are given or taken: the next poll raises AssignmentChanged."""
+        self._next_owned = owned
+
     @property
     def exhausted(self) -> bool:
         """Whether everything was delivered."""
-        return all(self._position[p] >= len(values) for p, values in self._records.items())
+        return all(self._position[p] >= len(self._records[p]) for p in self._owned)
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
         """(0, number of records)."""
@@ -68,6 +74,8 @@ class ListedSource:
         """The next `batch_events` records, a fair share of each partition; None at the end. Raises AssignmentLost."""
         if self._lost:
             raise AssignmentLost("the assignment was taken away")
+        if self._next_owned != self._owned:
+            raise AssignmentChanged("partitions were given or taken")
         ranges = {}
         number: list[int] = []
         offset: list[int] = []
@@ -98,11 +106,12 @@ class ListedSource:
 
     def _shares(self, stop_at: Mapping[Partition, int]) -> dict[Partition, int]:
         """Where each partition's part of the next micro-batch ends; those with the least left are served first."""
-        limits = {p: min(stop_at.get(p, len(r)), len(r)) for p, r in self._records.items() if p not in self._paused}
+        served = [p for p in self._records if p in self._owned and p not in self._paused]
+        limits = {p: min(stop_at.get(p, len(self._records[p])), len(self._records[p])) for p in served}
         waiting = {p: n for p, limit in limits.items() if (n := limit - self._position[p]) > 0}
         left, shares = self._settings.batch_events, {}
-        for served, partition in enumerate(sorted(waiting, key=lambda p: (waiting[p], p))):
-            taken = min(waiting[partition], left // (len(waiting) - served))
+        for number, partition in enumerate(sorted(waiting, key=lambda p: (waiting[p], p))):
+            taken = min(waiting[partition], left // (len(waiting) - number))
             left -= taken
             if taken:
                 shares[partition] = self._position[partition] + taken
@@ -128,7 +137,7 @@ class ListedSource:
 
     def lag(self) -> int:
         """Records not delivered yet."""
-        return sum(len(values) - self._position[p] for p, values in self._records.items())
+        return sum(len(self._records[p]) - self._position[p] for p in self._owned)
 
     def close(self) -> None:
         """Nothing to release."""

@@ -29,7 +29,9 @@ class KafkaSettings(BaseModel):
     ssl_cert_file: str = ""
     ssl_key_file: str = ""
     ssl_check_hostname: bool = True
-    session_timeout_ms: int = Field(30_000, ge=1000)
+    session_timeout_ms: int = Field(
+        10_000, ge=1000, description="a worker that is silent for so long loses its partitions to the others"
+    )
     max_poll_interval_ms: int = Field(300_000, ge=1000)
     request_timeout_ms: int = Field(40_000, ge=1000)
 
@@ -46,3 +48,19 @@ class IngestSettings(BaseModel):
     max_id_bytes: int = Field(512, ge=1, le=512)
     max_weight: float = Field(1000.0, gt=0, le=1e9)
     max_future_s: float = Field(86_400.0, ge=0, description="how far ahead of its record's timestamp an event may lie")
+    stall_timeout_s: float = Field(
+        30.0, gt=0, description="the consumer is made anew when a partition has records but gave none for so long"
+    )
+    on_lost_offsets: Literal["continue", "stop"] = Field(
+        "continue",
+        description="records are gone before they were learned (retention, a log that was cut): go on with what is "
+        "there, or stop for a person",
+    )
+    on_lost_shard: Literal["replay", "continue", "stop"] = Field(
+        "replay",
+        description="a shard of a table lost all it had: learn the stream again for it if the broker still has all of "
+        "it, else stop; continue takes what the broker still has; stop always stops",
+    )
+    confirm_truncation_s: float = Field(
+        5.0, ge=0, description="a log that ends before what was learned of it must be seen so for this long"
+    )

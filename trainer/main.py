@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from pathlib import Path
 from typing import Protocol
 
 from embedding_store.contract import EmbeddingStore
@@ -16,7 +17,9 @@ from ingest.contract import StreamUnavailable
 from ingest.kafka_source import KafkaSource
 from ingest.settings import IngestSettings, KafkaSettings
 from trainer.backoff import Backoff
+from trainer.bootstrap import learn_history
 from trainer.metrics import Metrics
+from trainer.offsets import OffsetPolicy
 from trainer.settings import TrainerSettings
 from trainer.warm_up import warm_up
 from trainer.worker import Worker
@@ -39,11 +42,11 @@ class Sections(Protocol):
     def trainer(self) -> TrainerSettings: ...
 
 
-def run(config: Sections) -> None:
-    """Learn until SIGTERM or SIGINT, then apply what is pending and leave.
+def run(config: Sections, bootstrap: Path | None = None) -> None:
+    """Learn until SIGTERM or SIGINT, then apply what is pending and leave. The file `bootstrap` comes first, if named.
 
     Waits with back-off for a store or broker that is away. Raises SpecConflict, StoreMisconfigured,
-    StreamMisconfigured: those need a person.
+    StreamMisconfigured, OffsetsRefused: those need a person.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # our own back-off says what is away, once
@@ -55,10 +58,16 @@ def run(config: Sections) -> None:
     if config.trainer.metrics_port:
         metrics.serve(config.trainer.metrics_host, config.trainer.metrics_port)
     store = _await_store(config.redis, stop)
-    stream = _await_stream(config, stop)
+    if bootstrap is not None and store is not None:
+        learn_history(store, bootstrap, config.model, config.trainer, config.ingest, metrics, stop.is_set)
+    stream = _await_stream(config, metrics, stop)
     if store is not None and stream is not None:
+        metrics.progress_age.set_function(lambda: stream.progress_age_s)
+        ingest = config.ingest
+        policy = OffsetPolicy(ingest.on_lost_offsets, ingest.on_lost_shard)
+        worker = Worker(store, stream, config.model, config.trainer, metrics, policy, ingest.confirm_truncation_s)
         try:
-            Worker(store, stream, config.model, config.trainer, metrics).run(stop.is_set)
+            worker.run(stop.is_set)
         finally:
             stream.close()
             store.close()
@@ -75,11 +84,11 @@ def _await_store(settings: RedisSettings, stop: threading.Event) -> EmbeddingSto
     return None
 
 
-def _await_stream(config: Sections, stop: threading.Event) -> KafkaSource | None:
+def _await_stream(config: Sections, metrics: Metrics, stop: threading.Event) -> KafkaSource | None:
     backoff = Backoff()
     while not stop.is_set():
         try:
-            return KafkaSource(config.kafka, config.ingest, instance=config.trainer.instance)
+            return KafkaSource(config.kafka, config.ingest, config.trainer.instance, metrics.befell)
         except StreamUnavailable as away:
             log.warning("%s; trying again in %.1f s", away, backoff.next_s)
             backoff.wait(stop.is_set)

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 
 from ingest.columns import MicroBatch
 from trainer.learner import Step
+from trainer.offsets import Finding
 from trainer.prequential import Prequential
 
 _LATENCIES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
@@ -23,6 +24,11 @@ class Metrics:
             "towline_trainer_events", "usable events learned, replays after a restart included", registry=r
         )
         self.dead_letters = Counter("towline_trainer_dead_letters", "events that could not be used", registry=r)
+        self.excluded = Counter(
+            "towline_trainer_excluded",
+            "events and tombstones of records that the store says are to be left out",
+            registry=r,
+        )
         self.refused = Counter("towline_trainer_refused", "events of ids whose key is taken by another id", registry=r)
         self.batches = Counter("towline_trainer_batches", "micro-batches", registry=r)
         self.restarts = Counter("towline_trainer_restarts", "times the worker started over from the store", registry=r)
@@ -70,6 +76,27 @@ class Metrics:
             "micro-batches applied without gradients: past max_staleness_events however often they were learned",
             registry=r,
         )
+        self.stream_events = Counter(
+            "towline_trainer_stream_events",
+            "what befell the stream: rebalance, stalled_partition, recreated_topic, retention, truncated, lost_shard, "
+            "new_table, new_partition, first_start",
+            ["kind"],
+            registry=r,
+        )
+        self.lost_records = Counter(
+            "towline_trainer_lost_records", "records gone before they were learned everywhere", ["kind"], registry=r
+        )
+        self.progress_age = Gauge(
+            "towline_trainer_progress_age_seconds",
+            "since every owned partition delivered, or was seen to have nothing more",
+            registry=r,
+        )
+        self.handed_over = Histogram(
+            "towline_trainer_handover_seconds",
+            "pause of the partitions that stay when others are given or taken",
+            buckets=_LATENCIES_S,
+            registry=r,
+        )
         self.tests = Gauge("towline_prequential_tests", "positives measured before they were learned", registry=r)
         self.hits = Gauge("towline_prequential_hits", "tests with rank within k", ["ranking"], registry=r)
         self.ndcg = Gauge("towline_prequential_ndcg", "sum of NDCG@k over the tests", registry=r)
@@ -79,6 +106,16 @@ class Metrics:
         """Answer Prometheus on host:port; returns the port. Raises OSError where the port is taken."""
         server, _ = start_http_server(port, host, registry=self.registry)
         return int(server.server_port)
+
+    def befell(self, kind: str) -> None:
+        """Something befell the stream."""
+        self.stream_events.labels(kind).inc()
+
+    def found(self, finding: Finding) -> None:
+        """Something was found where a partition was taken."""
+        self.befell(finding.kind)
+        if finding.records:
+            self.lost_records.labels(finding.kind).inc(finding.records)
 
     def took(self, batch: MicroBatch) -> None:
         self.batches.inc()

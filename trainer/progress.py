@@ -8,36 +8,65 @@ either whole ahead of it (`duplicate`) or starting exactly where it stands (`app
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 
-from embedding_store.contract import EmbeddingStore, Source
+from embedding_store.contract import EmbeddingStore, ShardStatus, Source
 from ingest.columns import Partition
-from ingest.contract import EventSource
+from ingest.contract import EventSource, StreamUnavailable
+from trainer.offsets import Finding, OffsetPolicy, Shard, settle
 
 log = logging.getLogger(__name__)
+
+Statuses = Mapping[Shard, ShardStatus]
 
 
 class Progress:
     """Offsets of the owned sources. Reading and seeking talk to the store; everything else is arithmetic."""
 
-    def __init__(self, store: EmbeddingStore, stream: EventSource, tables: Iterable[str]) -> None:
+    def __init__(
+        self,
+        store: EmbeddingStore,
+        stream: EventSource,
+        tables: Iterable[str],
+        policy: OffsetPolicy = OffsetPolicy(),  # noqa: B008  frozen
+        confirm_truncation_s: float = 0.0,
+        told: Callable[[Finding], None] = lambda finding: None,  # noqa: ARG005
+    ) -> None:
+        """told: called with everything that is found, after it was logged."""
         self._store, self._stream, self._tables = store, stream, tuple(tables)
+        self._policy, self._told = policy, told
+        self._confirm_s = confirm_truncation_s
+        self._cut_since: dict[Partition, float] = {}
         self._next: dict[str, dict[Partition, int]] = {}
         self._barriers: dict[Partition, list[int]] = {}
-        self.skipped = 0
 
     def take(self, owned: frozenset[Partition]) -> None:
         """Read offsets of the owned partitions from every shard and continue each from its lowest.
 
-        Unset ones are seeked: to the earliest offset where no shard knows the source, or another shard of the table
-        does; else the table is new, and joins at the lowest of the others.
-        Records that retention has removed are jumped over, counted and logged. Raises StoreUnavailable,
-        StreamUnavailable.
+        What is to be done where events or offsets are gone: see `trainer.offsets`. Raises StoreUnavailable,
+        StreamUnavailable (also while a log that was cut is not yet known to stay so), SeekConflict, OffsetsRefused.
         """
         self._next = {table: {} for table in self._tables}
         self._barriers = {}
-        for partition in sorted(owned):
-            offsets = self._settled(partition)
+        self._begin(owned)
+
+    def change(self, owned: frozenset[Partition]) -> None:
+        """Partitions were given or taken: forget the latter, `take` the former; the others stay where they are."""
+        for partition in self._barriers.keys() - owned:
+            del self._barriers[partition]
+            for positions in self._next.values():
+                del positions[partition]
+        self._begin(owned - self._barriers.keys())
+
+    def _begin(self, partitions: frozenset[Partition]) -> None:
+        statuses = {
+            Shard(table, number): status
+            for table in (self._tables if partitions else ())
+            for number, status in enumerate(self._store.status(table))
+        }
+        for partition in sorted(partitions):
+            offsets = self._settled(partition, statuses)
             low = min(offsets)
             self._barriers[partition] = sorted(o for o in set(offsets) if o > low)
             for table in self._tables:
@@ -45,41 +74,35 @@ class Progress:
             self._stream.seek(partition, low)
         self._pause()
 
-    def _settled(self, partition: Partition) -> list[int]:
+    def _settled(self, partition: Partition, statuses: Statuses) -> list[int]:
         source = Source(*partition)
         earliest, end = self._stream.bounds(partition)
-        stored = {
-            (table, shard): status.offsets.get(source)
-            for table in self._tables
-            for shard, status in enumerate(self._store.status(table))
-        }
-        known = [o for o in stored.values() if o is not None]
-        start = min(known) if known else earliest
-        tables = {table for (table, _), offset in stored.items() if offset is not None}
-        settled = []
-        for (table, shard), offset in stored.items():
-            # a table is made with all its shards: one that knows less than the others was emptied, or rolled back
-            unset = earliest if table in tables else start
-            goal = max(earliest, unset if offset is None else offset)
-            if goal != offset:
-                new = "rolled back" if table in tables else "new table" if known else "first start"
-                reason = new if offset is None else "lost to retention"
-                self._store.seek(table, shard, source, offset, goal, reason)
-            settled.append(goal)
-        if known and min(known) < earliest:
-            gone = earliest - min(known)
-            self.skipped += gone
-            log.error(
-                "%d records of %s are gone: retention removed them before they were learned; continuing at offset %d",
-                gone,
-                partition,
-                earliest,
+        stored = {shard: status.offsets.get(source) for shard, status in statuses.items()}
+        self._confirm_cut(partition, max((o for o in stored.values() if o is not None), default=0), end)
+        topics = {known.topic_id for status in statuses.values() for known in status.offsets}
+        settlement = settle(
+            _name(partition), stored, earliest, end, self._policy, topic_is_known=partition.topic_id in topics
+        )
+        for finding in settlement.findings:
+            log.log(logging.ERROR if finding.alarming else logging.INFO, "%s", finding.text)
+            self._told(finding)
+        for (table, number), expected, new, reason in settlement.moves:
+            self._store.seek(table, number, source, expected, new, reason)
+        return list(settlement.offsets.values())
+
+    def _confirm_cut(self, partition: Partition, stored: int, end: int) -> None:
+        """A log that ends early may be a broker that is not yet back: wait until it has been so for some time."""
+        if stored <= end:
+            self._cut_since.pop(partition, None)
+            return
+        now = time.monotonic()
+        seen_s = now - self._cut_since.setdefault(partition, now)
+        if seen_s < self._confirm_s:
+            raise StreamUnavailable(
+                f"{_name(partition)} ends at offset {end}, and was learned up to {stored}: waiting "
+                f"{self._confirm_s - seen_s:.0f} s more for the broker to have it"
             )
-        if max(settled) > end:
-            log.warning(
-                "the store is ahead of %s: offset %d of %d; waiting for the broker", partition, max(settled), end
-            )
-        return settled
+        del self._cut_since[partition]
 
     @property
     def replaying(self) -> bool:
@@ -127,3 +150,8 @@ class Progress:
         """
         behind = [p for p, b in self._barriers.items() if b]
         self._stream.pause(frozenset(self._barriers) - {behind[0]} if behind else frozenset())
+
+
+def _name(partition: Partition) -> str:
+    """For messages."""
+    return f"partition {partition.number} of topic {partition.topic_id}"

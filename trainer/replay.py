@@ -34,6 +34,10 @@ class ReplayBuffer:
         self._user, self._item = np.zeros(n, np.uint64), np.zeros(n, np.uint64)
         self._recent, self._lengths = np.zeros((n, history_length), np.uint64), np.zeros(n, np.int64)
 
+    def clear(self) -> None:
+        """Forget all: the stream is rewound, and what came after may be left out of it now."""
+        self._seen = self._size = 0
+
     def __len__(self) -> int:
         return self._size
 

@@ -53,7 +53,10 @@ class TrainerSettings(BaseModel):
     evaluate_k: int = Field(10, ge=1, le=1000)
     reconcile_every_s: float = Field(5.0, gt=0, description="between checks that no shard was rolled back")
     instance: str = Field(
-        "0", pattern=r"^[A-Za-z0-9_.-]{1,64}$", description="static group membership id of this worker"
+        "",
+        pattern=r"^[A-Za-z0-9_.-]{0,64}$",
+        description="static group membership id of this worker, unique in the group: back within the session time-out, "
+        "it has its partitions again without a rebalance; empty: a member like any other",
     )
     metrics_host: str = "127.0.0.1"
     metrics_port: int = Field(0, ge=0, le=65535, description="Prometheus metrics of this worker; 0 for none")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -12,14 +12,16 @@ from embedding_store.contract import EmbeddingStore, Flush, Range, Source
 from embedding_store.errors import GenerationError, SeekConflict, StoreUnavailable
 from embedding_store.model import ModelSettings
 from ingest.columns import Events, MicroBatch, Partition
-from ingest.contract import AssignmentLost, EventSource, StreamUnavailable
+from ingest.contract import AssignmentChanged, AssignmentLost, EventSource, StreamUnavailable
 from native.ragged import Ragged
 from trainer.backoff import Backoff
 from trainer.dense import DenseWorker
 from trainer.examples import ExampleReader
+from trainer.exclusion import Exclusion
 from trainer.identities import Identities
 from trainer.learner import Learner
 from trainer.metrics import Metrics
+from trainer.offsets import OffsetPolicy
 from trainer.own_writes import OwnWrites
 from trainer.pending import Clocks, Pending
 from trainer.prequential import Prequential
@@ -30,6 +32,16 @@ from trainer.settings import TrainerSettings
 log = logging.getLogger(__name__)
 
 _RELEARN_TRIES = 3
+
+
+SHOWN = 3
+"""Ranges that a log line names."""
+
+
+def named(ranges: Sequence[Range]) -> str:
+    """The first few, as `towline snapshot restore --exclude` takes them."""
+    first = [f"{source}:{start}-{stop - 1}" for source, start, stop in ranges[:SHOWN]]
+    return ", ".join([*first, "…"] if len(ranges) > SHOWN else first)
 
 
 class Moved(Exception):
@@ -49,21 +61,24 @@ class Worker:
         model: ModelSettings,
         settings: TrainerSettings,
         metrics: Metrics,
+        policy: OffsetPolicy = OffsetPolicy(),  # noqa: B008  frozen
+        confirm_truncation_s: float = 0.0,
     ) -> None:
         self._store, self._stream, self._settings, self._metrics = store, stream, settings, metrics
         rng = np.random.default_rng(settings.seed)
         self._tables = tuple(model.tables())
         self._model, self._published = model, False
         self._dense = DenseWorker(store, model, settings.dense_learning_rate)
-        replay = ReplayBuffer(settings.replay_capacity, model.history_length, rng)
+        self._replay = ReplayBuffer(settings.replay_capacity, model.history_length, rng)
         self._pending = Pending(model.dim)
         rows = OwnWrites(store, self._pending) if settings.read_your_writes else store
-        self._reader = ExampleReader(store, model, replay, settings.replay, rows)
+        self._reader = ExampleReader(store, model, self._replay, settings.replay, rows)
         self._learner = Learner(model, settings.group, self._dense, rng)
         self._prequential = Prequential(store, model, settings.evaluate_k, settings.evaluate_share)
-        self._progress = Progress(store, stream, self._tables)
+        self._progress = Progress(store, stream, self._tables, policy, confirm_truncation_s, metrics.found)
         self._identities = Identities(store)
         self._generation = 0
+        self._exclusion = Exclusion()
         self._clock = 0
         self._dense_events = self._dense_batches = 0
         self._dense_times = (0, 0)
@@ -133,12 +148,28 @@ class Worker:
             return
         self._ready = False
         try:
-            if self._pending.batches:
-                self._flush(everything=True)
-            elif self._dense_batches:
-                self._flush_dense(time.time_ns() // 1_000_000)
+            self._flush_all()
         except (Moved, AssignmentLost, GenerationError, StoreUnavailable, StreamUnavailable) as fault:
             log.warning("what was pending is left to the next owner of the partitions: %s", fault)
+
+    def _flush_all(self) -> None:
+        if self._pending.batches:
+            self._flush(everything=True)
+        elif self._dense_batches:
+            self._flush_dense(time.time_ns() // 1_000_000)
+
+    def _hand_over(self) -> None:
+        """Partitions were given or taken. 1. What is pending is applied, while nobody else has what was taken: the
+        group learns that it is let go in 2. 2. The change is accepted. 3. New ones start from the store's offsets; the
+        others, and everything local, go on.
+        """
+        started = time.perf_counter()
+        self._flush_all()
+        owned = self._stream.assignment(timeout_s=0)
+        if not owned:
+            raise AssignmentLost("no partition is left")
+        self._progress.change(owned)
+        self._metrics.handed_over.observe(time.perf_counter() - started)
 
     def _declare(self) -> None:
         """Tables and model are in the store, also after it was emptied. The newest process decides on the model."""
@@ -157,7 +188,11 @@ class Worker:
         self._dense_times = (0, 0)
         owned = self._stream.assignment(timeout_s=1.0)
         self._metrics.partitions.set(len(owned))
-        self._generation = self._store.generation()
+        generation = self._store.generation()
+        if generation != self._generation:
+            self._replay.clear()
+        self._generation = generation
+        self._exclude()  # after the generation, before which they are published
         self._progress.take(owned)
         self._dense.read()
         self._clock = min(self._clocks())
@@ -165,7 +200,11 @@ class Worker:
         return bool(owned)
 
     def _once(self) -> None:
-        batch = self._stream.poll(self._progress.stop_at())
+        try:
+            batch = self._stream.poll(self._progress.stop_at())
+        except AssignmentChanged:
+            self._hand_over()
+            return
         self._metrics.lag.set(self._stream.lag())
         if batch is not None:
             self._learn(batch)
@@ -177,8 +216,18 @@ class Worker:
         if time.monotonic() - self._checked_s > self._settings.reconcile_every_s:
             self._check()
 
+    def _exclude(self) -> None:
+        ranges = self._store.excluded()
+        if ranges:
+            log.info("%d ranges of records are left out, as the store says: %s", len(ranges), named(ranges))
+        self._exclusion = Exclusion(ranges)
+
     def _learn(self, batch: MicroBatch) -> None:
         step = None
+        batch, excluded = self._exclusion.without(batch)
+        if excluded:
+            log.info("%d events of excluded records are left out", excluded)
+            self._metrics.excluded.inc(excluded)
         events = self._screened(batch)
         if len(events):
             self._latest = self._clocks()

@@ -22,15 +22,17 @@ from embedding_store.module_store.feed import read_changes
 from embedding_store.module_store.flush_blob import FlushBlob
 from embedding_store.module_store.lookups import lookups, parse_lookups
 from embedding_store.module_store.rows_blob import WITH_STATE, WITHOUT_IDS, RowsReply, block_of
+from embedding_store.module_store.shard_dump import export_module, import_module
 from embedding_store.module_store.status import status_of
 from embedding_store.module_store.waiting import tow_wait
 from embedding_store.records import Block
 from embedding_store.redis_store.backend import Backend, check_backend
 from embedding_store.redis_store.client import Wire
 from embedding_store.redis_store.keys import module_key
-from embedding_store.redis_store.registered import Declared, RegisteredStore
+from embedding_store.redis_store.registered import Declared, RegisteredStore, place_of
 from embedding_store.redis_store.resp import Buffer, framed, pack
-from embedding_store.redis_store.session import routed
+from embedding_store.redis_store.session import Session, routed
+from embedding_store.redis_store.shard_dump import ShardExport
 from embedding_store.redis_store.waiting import wait
 from embedding_store.spec import TableSpec
 from embedding_store.standing import Standings
@@ -112,6 +114,18 @@ class ModuleStore(RegisteredStore):
             return [_create(table, shard, generation), raised]
 
         ask_shards(self._nodes, spec.name, range(spec.shards), request)
+
+    def _export(self, spec: TableSpec, shard: int) -> ShardExport:
+        def ask(commands: list[bytes]) -> list[Any]:
+            return self._ask(spec.name, [shard], lambda _: commands, Wire.read)[shard].replies
+
+        return export_module(ask, spec.name, shard)
+
+    def _import(self, session: Session, spec: TableSpec, shard: int, export: ShardExport, generation: int) -> None:
+        import_module(session, spec.name, shard, place_of(spec.name, shard), export, generation)
+
+    def _keys_of(self, spec: TableSpec) -> list[list[bytes]]:
+        return [[module_key(spec.name, shard)] for shard in range(spec.shards)]
 
     def _ask(
         self, table: str, shards: Sequence[int], request: Request, read: Callable[[Wire], Any] = Wire.read_blobs

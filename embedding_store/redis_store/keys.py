@@ -21,7 +21,11 @@ towline:{<table>}:spec             STRING  the declaration, JSON
 towline:{store}:tables             SET     names of tables
 towline:{store}:generation         STRING
 towline:{store}:model              STRING  the published model document
+towline:{store}:protocol           STRING  number; see embedding_store.redis_store.protocol
 towline:{store}:backend            STRING  stock or module; see embedding_store.redis_store.backend
+towline:{store}:excluded           STRING  records to be left out, JSON; see embedding_store.exclusions
+towline:{store}:restoring          STRING  mark of an unfinished restore; see embedding_store.redis_store.restoring
+towline:{store}:probe              any     while a restore tries whether the server reads the snapshot; with a TTL
 """
 
 from __future__ import annotations
@@ -31,7 +35,11 @@ from typing import NamedTuple
 TABLES = b"towline:{store}:tables"
 GENERATION = b"towline:{store}:generation"
 MODEL = b"towline:{store}:model"
+PROTOCOL = b"towline:{store}:protocol"
 BACKEND = b"towline:{store}:backend"
+EXCLUDED = b"towline:{store}:excluded"
+RESTORING = b"towline:{store}:restoring"
+PROBE = b"towline:{store}:probe"
 
 
 class ShardKeys(NamedTuple):

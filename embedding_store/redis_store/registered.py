@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from typing import ClassVar, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
+from embedding_store import exclusions
 from embedding_store.admission import taken_by_others
-from embedding_store.contract import U32, U64, Bool, Histories, Rows, Values
+from embedding_store.contract import U32, U64, Bool, Histories, Range, Rows, ShardStatus, Source, Values
 from embedding_store.declarations import check_same, from_json, to_json
 from embedding_store.errors import UnknownTable
 from embedding_store.records import Block, histories_of, rows_of, values_of
 from embedding_store.redis_store.backend import Backend, check_backend, claim_backend
-from embedding_store.redis_store.keys import GENERATION, MODEL, TABLES, spec_key
+from embedding_store.redis_store.keys import EXCLUDED, GENERATION, MODEL, RESTORING, TABLES, spec_key
+from embedding_store.redis_store.protocol import check_protocol, claim_protocol
 from embedding_store.redis_store.resp import pack
+from embedding_store.redis_store.restoring import refuse
 from embedding_store.redis_store.server import parse_info
 from embedding_store.redis_store.session import Session, routed
+from embedding_store.redis_store.shard_dump import ShardExport
 from embedding_store.redis_store.topology import Nodes
 from embedding_store.settings import RedisSettings
 from embedding_store.spec import TableSpec
@@ -49,10 +54,13 @@ class RegisteredStore(ABC):
         self._lock = threading.Lock()
         routed(self._nodes, lambda s: [s.node(node) for node in self._nodes.masters()])
         check_backend(self._nodes, self.backend)
+        check_protocol(self._nodes)
 
     def create(self, spec: TableSpec) -> None:
-        """As the contract says."""
+        """As the contract says. Raises StoreBeingRestored too."""
+        self.generation()  # refuses while the store is being restored, before anything is declared
         claim_backend(self._nodes, self.backend)
+        claim_protocol(self._nodes)
         key = spec_key(spec.name)
         given = to_json(spec)
         stored = routed(self._nodes, lambda s: s.shared(key).ask(pack("SET", key, given, "NX"), pack("GET", key))[1])
@@ -70,7 +78,10 @@ class RegisteredStore(ABC):
 
     def generation(self) -> int:
         """As the contract says."""
-        return int(routed(self._nodes, lambda s: s.shared(GENERATION).call("GET", GENERATION)) or 0)
+        asked = pack("GET", GENERATION), pack("GET", RESTORING)
+        generation, mark = routed(self._nodes, lambda s: s.shared(GENERATION).ask(*asked))
+        refuse(mark)
+        return int(generation or 0)
 
     def raise_generation(self) -> int:
         """As the contract says. Repeat it if it is interrupted."""
@@ -124,13 +135,102 @@ class RegisteredStore(ABC):
         document: bytes | None = routed(self._nodes, lambda s: s.shared(MODEL).call("GET", MODEL))
         return document
 
+    def exclude(self, ranges: Sequence[Range]) -> None:
+        """As the contract says."""
+        document = exclusions.to_json(exclusions.joined(ranges))
+        routed(self._nodes, lambda s: s.shared(EXCLUDED).call("SET", EXCLUDED, document))
+
+    def excluded(self) -> tuple[Range, ...]:
+        """As the contract says."""
+        return exclusions.from_json(routed(self._nodes, lambda s: s.shared(EXCLUDED).call("GET", EXCLUDED)))
+
+    def tables(self) -> dict[str, bytes]:
+        """Registered tables and their declarations, as they are stored."""
+        names = sorted(name.decode() for name in self._call(TABLES, "SMEMBERS"))
+        documents = {name: self._call(spec_key(name), "GET") for name in names}
+        return {name: document for name, document in documents.items() if document is not None}
+
+    @property
+    def nodes(self) -> Nodes:
+        """The servers, for snapshots: they handle keys that no call of the contract names."""
+        return self._nodes
+
+    def declare(self, documents: Mapping[str, bytes]) -> None:
+        """Make the registry hold exactly these tables; rows of the others are dropped. For a restore under its mark."""
+        for name in sorted({name.decode() for name in self._call(TABLES, "SMEMBERS")} - set(documents)):
+            document = self._call(spec_key(name), "GET")
+            for first, *others in self._keys_of(from_json(document, name)) if document else ():
+                self._call(first, "DEL", *others)
+            self._call(spec_key(name), "DEL")
+            self._call(TABLES, "SREM", name)
+        with self._lock:
+            self._declared.clear()
+        claim_backend(self._nodes, self.backend)
+        claim_protocol(self._nodes)
+        for name, document in documents.items():
+            self._call(spec_key(name), "SET", document)
+            self._call(TABLES, "SADD", name)
+
+    def fence(self, lowest: int) -> int:
+        """For a restore under its mark: a new generation, above `lowest`, at which shards are to be put back.
+
+        Those that are there are raised to the one before it: no flush reaches them, whatever generation it carries.
+        And a reader of them must scan what is put back.
+        """
+
+        def choose(session: Session) -> int | None:
+            wire = session.shared(GENERATION)
+            stored = int(wire.ask(pack("WATCH", GENERATION), pack("GET", GENERATION))[1] or 0)
+            chosen = max(stored, lowest) + 2
+            done = wire.ask(pack("MULTI"), pack("SET", GENERATION, chosen), pack("EXEC"))[-1]
+            return chosen if done is not None else None
+
+        generation = None
+        while generation is None:
+            generation = routed(self._nodes, choose)
+        for table in self.tables():
+            self._raise_shards(self._table(table), generation - 1)
+        return generation
+
+    def export_shard(self, table: str, shard: int) -> ShardExport:
+        """The shard in raw form, as of one moment. Raises StoreUnavailable."""
+        return self._export(self.spec(table), shard)
+
+    def import_shard(self, table: str, shard: int, export: ShardExport, generation: int) -> None:
+        """Put a shard back, atomically, at a generation above its own. Raises StoreFull, StoreUnavailable."""
+        routed(self._nodes, lambda s: self._import(s, self.spec(table), shard, export, generation))
+
     def close(self) -> None:
         """As the contract says."""
         self._nodes.drop()
 
+    def _call(self, key: bytes, command: str, *arguments: bytes | str) -> Any:
+        """The reply to a command on one key, or on keys of its slot."""
+        return routed(self._nodes, lambda s: s.shared(key).call(command, key, *arguments))
+
+    @abstractmethod
+    def seek(self, table: str, shard: int, source: Source, expected: int | None, new: int, reason: str) -> None:
+        """As the contract says."""
+
+    @abstractmethod
+    def status(self, table: str) -> tuple[ShardStatus, ...]:
+        """As the contract says."""
+
     @abstractmethod
     def _raise_shards(self, table: Declared, generation: int) -> None:
         """Raise every shard to `generation` at least; a shard that is not there is made."""
+
+    @abstractmethod
+    def _export(self, spec: TableSpec, shard: int) -> ShardExport:
+        """As `export_shard`."""
+
+    @abstractmethod
+    def _import(self, session: Session, spec: TableSpec, shard: int, export: ShardExport, generation: int) -> None:
+        """As `import_shard`."""
+
+    @abstractmethod
+    def _keys_of(self, spec: TableSpec) -> list[list[bytes]]:
+        """All keys of each shard."""
 
     @abstractmethod
     def _read(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 from embedding_store.contract import U64, Changes, Cursor, Flush, ShardReply, ShardStatus, Source
@@ -21,11 +20,12 @@ from embedding_store.redis_store.keys import ShardKeys, shard_keys
 from embedding_store.redis_store.registered import Declared, RegisteredStore, place_of
 from embedding_store.redis_store.resp import pack
 from embedding_store.redis_store.session import Session, routed
+from embedding_store.redis_store.shard_dump import ShardExport, export_stock, import_stock
 from embedding_store.redis_store.steady import steady_reads
 from embedding_store.redis_store.transaction import ShardTransaction, update_meta, watch_meta
 from embedding_store.redis_store.waiting import wait, xread
 from embedding_store.settings import RedisSettings
-from embedding_store.shard import jump
+from embedding_store.shard import jump, raised
 from embedding_store.spec import TableSpec
 from embedding_store.standing import Standings, standings
 from embedding_store.validation import checked_flush, checked_seek, checked_watch
@@ -163,10 +163,18 @@ class RedisStore(RegisteredStore):
 
             def attempt(session: Session, keys: ShardKeys = keys, place: str = place) -> bool | None:
                 old = watch_meta(session, keys)
-                new = replace(old, generation=max(old.generation, generation))
-                return update_meta(session, keys, place, old, new) or None
+                return update_meta(session, keys, place, old, raised(old, generation)) or None
 
             until_committed(self._nodes, keys.lock, self._timeout_s, place, attempt)
+
+    def _export(self, spec: TableSpec, shard: int) -> ShardExport:
+        return routed(self._nodes, lambda s: export_stock(s, shard_keys(spec.name, shard)))
+
+    def _import(self, session: Session, spec: TableSpec, shard: int, export: ShardExport, generation: int) -> None:
+        import_stock(session, shard_keys(spec.name, shard), place_of(spec.name, shard), export, generation)
+
+    def _keys_of(self, spec: TableSpec) -> list[list[bytes]]:
+        return [list(shard_keys(spec.name, shard)) for shard in range(spec.shards)]
 
 
 def _feed(table: str, shard: int) -> bytes:

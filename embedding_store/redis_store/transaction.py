@@ -147,8 +147,15 @@ def update_meta(session: Session, keys: ShardKeys, place: str, old: ShardMeta, n
         wire.call("UNWATCH")
         return True
     commands = [pack("HSET", keys.meta, *change), pack("INCR", keys.version)]
+    if new.generation != old.generation:
+        commands += begin_feed(keys, new.feed)
     wire.send([b"".join([pack("MULTI"), *commands, pack("EXEC")])])
     return committed(wire, len(commands), place)
+
+
+def begin_feed(keys: ShardKeys, number: int) -> list[bytes]:
+    """Commands that empty the feed and bring it to `number`: by an entry without keys, which wakes those that wait."""
+    return [pack("DEL", keys.feed), pack("XADD", keys.feed, f"{number}-0", "k", b"")]
 
 
 def watch_meta(session: Session, keys: ShardKeys) -> ShardMeta:

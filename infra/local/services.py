@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import socket
 import sys
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from serving.settings import ServingSettings
 
 
 class Service:
-    """`towline trainer` or `towline serve` with this very configuration, handed over in the environment.
+    """`towline train` or `towline serve` with this very configuration, handed over in the environment.
 
     There and not in a file: the environment of a process is readable by its own user only, and nothing stays behind.
     """
@@ -38,7 +40,7 @@ class Service:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TOWLINE_")}
         environment[HANDED] = hand_over(self._config)
         environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow tells of every library it did not find
-        command = [sys.executable, "-m", "infra", "serve" if self.kind == "serving" else self.kind]
+        command = [sys.executable, "-m", "infra", "serve" if self.kind == "serving" else "train"]
         return process.start(self.name, command, self._log, environment)
 
     def answers(self) -> bool:
@@ -51,12 +53,22 @@ class Service:
 
 
 def trainer(config: TowlineConfig, number: int) -> Service:
-    """Trainer `number`, 0 the first; its static member name and its port for metrics follow from it."""
+    """Trainer `number`, 0 the first; its static member name and its port for metrics follow from it.
+
+    Named also where the configuration names none: one that is started again has its partitions back at once. The name
+    is that of machine and state directory, so that other stacks and other trainers may share the group.
+    """
     own = config.trainer
-    if number:
-        port = own.metrics_port and own.metrics_port + number  # 0 stays "none"
-        own = own.model_copy(update={"instance": f"{own.instance}-{number}", "metrics_port": port})
+    base = own.instance or _stack_name(config)
+    port = own.metrics_port and own.metrics_port + number  # 0 stays "none"
+    instance = own.instance if own.instance and not number else f"{base}-{number}"
+    own = own.model_copy(update={"instance": instance, "metrics_port": port})
     return Service("trainer", f"trainer {number}", config.model_copy(update={"trainer": own}), port=0)
+
+
+def _stack_name(config: TowlineConfig) -> str:
+    place = f"{socket.gethostname()}:{config.local.state_dir.resolve()}"
+    return f"local-{hashlib.sha256(place.encode()).hexdigest()[:10]}"
 
 
 def serving(config: TowlineConfig) -> Service:

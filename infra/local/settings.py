@@ -36,3 +36,7 @@ class LocalSettings(BaseModel):
     )
     start_timeout_s: float = Field(60.0, gt=0, le=3600, description="until a started server must answer")
     stop_timeout_s: float = Field(20.0, gt=0, le=600, description="between SIGTERM and SIGKILL")
+    restart_limit: int = Field(
+        5, ge=0, le=1000, description="restarts of a dead trainer by `towline up --foreground` within the window"
+    )
+    restart_window_s: float = Field(60.0, gt=0, le=86_400, description="in which restarts of one trainer count")

@@ -105,12 +105,23 @@ class LocalStack:
                 self._ensure("broker", self._broker)
         return self.endpoints()
 
-    def start_services(self) -> None:
-        """Starts trainers and serving against the servers; those that run already are left alone."""
+    def start_services(self, trainers: int | None = None) -> None:
+        """Starts trainers and serving against the servers; those that run already are left alone.
+
+        trainers: so many from now on; those above are stopped, which apply what they hold and leave the group. None: as
+        many as were started before, `[local] trainers` at least.
+        """
         config = self.connected()
         with self._file.lock(_LOCK_TIMEOUT_S):
-            for number in range(self._local.trainers):
+            started = [entry for entry in self._file.read().entries if entry.kind == "trainer"]
+            count = max(self._local.trainers, len(started)) if trainers is None else trainers
+            for number in range(count):
                 self._ensure_named(f"trainer {number}", partial(_trainer, config, number))
+            kept = {f"trainer {number}" for number in range(count)}
+            for entry in started:
+                if entry.name not in kept:
+                    process.stop(entry.process, self._local.stop_timeout_s)
+                    self._file.remove(entry)
             self._ensure("serving", lambda _: services.serving(config))
 
     def stop(self) -> list[str]:

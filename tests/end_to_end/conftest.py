@@ -91,12 +91,12 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
     folder: Path = tmp_path_factory.mktemp("product")
     config = TowlineConfig.model_validate(
         {
-            "kafka": {"partitions": 2, "session_timeout_ms": 6000},
+            "kafka": {"partitions": 4, "session_timeout_ms": 6000},
             "ingest": {"batch_wait_ms": 10},
             "model": {"dim": 16, "shards": 2},
             "trainer": {"evaluate_share": 1.0, "reconcile_every_s": 1.0, "metrics_port": ephemeral()},
             "serving": {"port": ephemeral()},
-            "local": {"state_dir": folder, "broker": "kafka", "trainers": 1},
+            "local": {"state_dir": folder, "broker": "kafka", "trainers": 2},
         }
     )
     stack = LocalStack(config, ephemeral_ports=True)

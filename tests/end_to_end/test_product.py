@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import urllib.request
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -95,6 +96,43 @@ def test_a_trainer_killed_at_any_moment_loses_and_doubles_nothing(product: Produ
         answer = product.embedding("user", f"k{user}")
         assert answer is not None
         assert answer["events"] == each, f"user k{user}"
+
+
+def test_trainers_come_and_go_while_events_do_and_each_counts_once(product: Product) -> None:
+    """A third one joins, one dies, two are stopped: with no word to the others but the group's."""
+    before, sent = product.clock(), 0
+
+    def learned_more_after(change: Callable[[], object]) -> None:
+        nonlocal sent
+        change()
+        goal = sent + 200
+
+        def asked() -> bool:
+            nonlocal sent
+            if sent < goal:
+                product.producer.send(*(Event(f"e{n % 50}", f"item-{n % 25}") for n in range(sent, sent + 20)))
+                product.producer.flush()
+                sent += 20
+            return product.clock() >= before + goal
+
+        until(asked, f"{goal} events more")
+
+    def own() -> list[str]:
+        return [line.name for line in product.stack.status() if line.kind == "trainer"]
+
+    learned_more_after(lambda: product.stack.start_services(trainers=3))
+    assert own() == ["trainer 0", "trainer 1", "trainer 2"]
+    learned_more_after(lambda: os.kill(product.pid("trainer"), signal.SIGKILL))
+    until(lambda: _dead(product, "trainer"), "the trainer's death")
+    learned_more_after(lambda: product.stack.start_services(trainers=1))
+    assert own() == ["trainer 0"]
+    learned_more_after(lambda: product.stack.start_services(trainers=2))
+    for table in ("item", "history"):
+        assert {s.clock for s in product.store.status(table)} == {before + sent}, table
+    for user in range(50):
+        answer = product.embedding("user", f"e{user}")
+        assert answer is not None
+        assert answer["events"] == len(range(user, sent, 50)), f"user e{user}"
 
 
 def test_a_tombstone_forgets_a_user(product: Product) -> None:

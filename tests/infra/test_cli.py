@@ -59,7 +59,7 @@ def test_config_masks_secrets(tmp_path: Path) -> None:
     assert 'api_keys = ["***"]' in answer.stdout
 
 
-@pytest.mark.parametrize("command", ["trainer", "serve"])
+@pytest.mark.parametrize("command", ["train", "trainer", "serve"])
 def test_a_service_without_servers_says_what_to_do(tmp_path: Path, command: str) -> None:
     answer = towline(tmp_path, command)
     assert answer.returncode == 1
@@ -80,7 +80,7 @@ def test_status_of_configured_servers_shows_no_password(tmp_path: Path) -> None:
 
 def test_a_trainer_that_needs_a_person_says_so_in_one_sentence(tmp_path: Path) -> None:
     answer = towline(
-        tmp_path, "trainer", TOWLINE_REDIS__URL="http://redis:6379", TOWLINE_KAFKA__BOOTSTRAP_SERVERS="127.0.0.1:1"
+        tmp_path, "train", TOWLINE_REDIS__URL="http://redis:6379", TOWLINE_KAFKA__BOOTSTRAP_SERVERS="127.0.0.1:1"
     )
     assert answer.returncode == 1
     assert answer.stderr.splitlines()[-1].startswith("towline: redis.url must be redis://host:port/db")
@@ -91,7 +91,7 @@ def test_a_trainers_metrics_port_in_use_is_one_sentence(tmp_path: Path) -> None:
         port = squatter.getsockname()[1]
         answer = towline(
             tmp_path,
-            "trainer",
+            "train",
             TOWLINE_TRAINER__METRICS_PORT=str(port),
             TOWLINE_REDIS__URL="redis://127.0.0.1:1",
             TOWLINE_KAFKA__BOOTSTRAP_SERVERS="127.0.0.1:1",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -170,7 +171,14 @@ def test_a_second_trainer_has_a_name_and_a_metrics_port_of_its_own(tmp_path: Pat
     config = local_config(tmp_path)
     config = config.model_copy(update={"trainer": config.trainer.model_copy(update={"metrics_port": 9100})})
     own = [services.trainer(config, number)._config.trainer for number in range(2)]
-    assert [(settings.instance, settings.metrics_port) for settings in own] == [("0", 9100), ("0-1", 9101)]
+    names = [settings.instance for settings in own]
+    assert [settings.metrics_port for settings in own] == [9100, 9101]
+    assert re.fullmatch(r"local-[0-9a-f]{10}-0", names[0])
+    assert names[1] == f"{names[0][:-1]}1", "stable from start to start, and other stacks' are others"
+    elsewhere = services.trainer(local_config(tmp_path / "b"), 0)._config.trainer
+    assert elsewhere.instance not in names
+    named = config.model_copy(update={"trainer": config.trainer.model_copy(update={"instance": "w"})})
+    assert [services.trainer(named, number)._config.trainer.instance for number in range(2)] == ["w", "w-1"]
     silent = services.trainer(local_config(tmp_path), 1)._config.trainer
     assert silent.metrics_port == 0
 

@@ -125,3 +125,33 @@ def test_wait_wakes_up_at_a_change(opener):
     thread.join(10)
     assert woken == [True]
     assert store.wait_for_changes(tables, cursors, 0)
+
+
+def test_a_raised_generation_begins_every_feed_anew(opener):
+    store, other = opener(), opener()
+    begin(store, SPEC)
+    store.apply("item", flush_of([1, 2], 0, 1, counts=[1, 1]))
+    cursors = [store.changes("item", None).cursor]
+    woken: list[bool] = []
+    thread = threading.Thread(target=lambda: woken.append(store.wait_for_changes(["item"], cursors, 20)))
+    thread.start()
+    for generation in (1, 2):
+        assert other.raise_generation() == generation
+        thread.join(10)
+        assert woken == [True]
+        changes = store.changes("item", cursors[-1])
+        assert (changes.rescan, sorted(changes.keys.tolist())) == (True, [1, 2])
+        cursors.append(changes.cursor)
+        assert not store.changes("item", cursors[-1]).rescan
+        assert not store.wait_for_changes(["item"], cursors[-1:], 0.01)
+    store.apply("item", flush_of([3], 1, 2, counts=[1], generation=2))
+    assert [store.changes("item", cursor).rescan for cursor in cursors] == [True, True, False]
+    assert store.changes("item", cursors[-1]).keys.tolist() == [3]
+
+
+def test_a_table_made_at_a_raised_generation_begins_where_others_were_raised_to(store):
+    begin(store, SPEC)
+    store.raise_generation()
+    begin(store, SPEC.model_copy(update={"name": "later"}))
+    positions = {store.changes(name, None).cursor.positions for name in ("item", "later")}
+    assert positions == {(str(1 << 40),) * 3}

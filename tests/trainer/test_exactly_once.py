@@ -365,6 +365,45 @@ def test_a_rebalance_drops_what_is_pending(faults):
     check_everything_once(store, MODEL, messages, clicks)
 
 
+@pytest.mark.parametrize(("model", "knobs"), [KNOBS[0], KNOBS[3]])
+def test_partitions_that_stay_go_on_when_others_are_taken_and_given(faults, model, knobs):
+    """What is pending of a taken partition is applied before another worker has it: nothing is learned twice."""
+    messages, clicks = topic(random.Random(15), 3, 40)
+    store, (first, *others), turns = MemoryStore(), sorted(messages), itertools.count()
+    source = source_of(messages)
+
+    def each() -> None:
+        turn = next(turns)
+        if turn == 3:
+            source.change(frozenset({first}))
+        if turn == 5:
+            assert source.committed.keys() >= set(others)
+            work(store, model, settings_of(**knobs), source_of({p: messages[p][:30] for p in others}, batch=3))
+            source.change(frozenset(messages))
+
+    metrics = work(store, model, settings_of(**{**knobs, "apply_every": 100, "reconcile_every_s": 3600}), source, each)
+    check_everything_once(store, model, messages, clicks)
+    sample = metrics.registry.get_sample_value
+    assert sample("towline_trainer_restarts_total") == 0
+    assert sample("towline_trainer_handover_seconds_count") == 2
+
+
+def test_a_hand_over_that_comes_too_late_starts_over(faults):
+    """A zombie: another worker has what was taken before it is let go."""
+    messages, clicks = topic(random.Random(16), 2, 40)
+    store, (first, second), turns = MemoryStore(), sorted(messages), itertools.count()
+    source = source_of(messages)
+
+    def each() -> None:
+        if next(turns) == 3:
+            work(store, MODEL, settings_of(), source_of({second: messages[second][:4]}, batch=3))
+            source.change(frozenset({first}))
+
+    work(store, MODEL, settings_of(apply_every=100, reconcile_every_s=3600), source, each)
+    work(store, MODEL, settings_of(), source_of(messages))
+    check_everything_once(store, MODEL, messages, clicks)
+
+
 def test_workers_side_by_side_with_wrong_ideas_of_who_owns_what(faults):
     """Threads that take and lose partitions at random, some without being told; the last one tidies up."""
     rng = random.Random(11)

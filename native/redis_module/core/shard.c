@@ -172,9 +172,19 @@ bool shard_seek(struct shard *s, const char *source, size_t length, int64_t expe
     return true;
 }
 
+#define FEED_STRIDE_BITS 40
+#define LAST_STRIDE (INT64_C(1) << 22)
+
 int64_t shard_raise(struct shard *s, int64_t generation)
 {
-    return s->meta.generation = larger(s->meta.generation, generation);
+    struct shard_meta *m = &s->meta;
+    if (generation <= m->generation)
+        return m->generation;
+    int64_t stride = generation < LAST_STRIDE ? generation : LAST_STRIDE;
+    int64_t next = m->feed < INT64_MAX - 2 ? m->feed + 2 : INT64_MAX; /* a save may hold any number */
+    m->feed = larger(next, stride << FEED_STRIDE_BITS);
+    feed_close(&s->feed);
+    return m->generation = generation;
 }
 
 int64_t shard_stubs(const struct shard *s)

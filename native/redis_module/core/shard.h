@@ -46,7 +46,9 @@ bool shard_apply(struct shard *s, const struct flush *flush, enum shard_outcome 
 bool shard_seek(struct shard *s, const char *source, size_t length, int64_t expected, int64_t offset,
                 const char *reason, size_t reason_length, struct fault *fault);
 
-/* max(stored, generation), now stored. */
+/* max(stored, generation), now stored. If it is news the feed is emptied, and its number jumps past all that this shard ever
+ * had, also before it was restored from an older save: generation g begins at number g * 2^40. Older positions are refused.
+ */
 int64_t shard_raise(struct shard *s, int64_t generation);
 
 /* Keys that are counted and not admitted; forgotten or evicted keys without a row; rows. */

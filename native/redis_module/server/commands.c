@@ -117,7 +117,7 @@ static int create(RedisModuleCtx *ctx, RedisModuleString **argv, int argc)
     } else if (!(made = shard_open(&v->shard, &spec, datatype_salt(), &v->allocator, &fault))) {
         reply_fault(ctx, &fault);
     } else {
-        v->shard.meta.generation = generation;
+        shard_raise(&v->shard, generation);
         v->ready = true;
         RedisModule_ModuleTypeSetValue(key, datatype, v);
         RedisModule_SignalModifiedKey(ctx, argv[1]);
@@ -387,6 +387,7 @@ static int generation(RedisModuleCtx *ctx, RedisModuleString **argv, int argc)
     int64_t stored = v->shard.meta.generation, now = shard_raise(&v->shard, given);
     if (now != stored) {
         RedisModule_SignalModifiedKey(ctx, argv[1]);
+        RedisModule_SignalKeyAsReady(ctx, argv[1]);
         RedisModule_ReplicateVerbatim(ctx);
     }
     RedisModule_ReplyWithLongLong(ctx, now);

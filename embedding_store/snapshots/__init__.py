@@ -1,0 +1,1 @@
+"""Snapshots of a store in files: taken beside running trainers, restored with a rewind of the stream."""

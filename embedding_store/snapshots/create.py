@@ -1,0 +1,117 @@
+"""Taking a snapshot, beside trainers that go on.
+
+Each shard is exported as of one moment, one after the other, so they may stand at different offsets of the stream. That
+is what the protocol handles anyway: a restored store looks like one whose shards were rolled back by different amounts,
+owners replay each source from the lowest offset, and shards that are ahead see repeats.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from embedding_store.declarations import from_json
+from embedding_store.errors import SnapshotError, StoreUnavailable
+from embedding_store.redis_store.protocol import OWN
+from embedding_store.redis_store.registered import RegisteredStore
+from embedding_store.redis_store.server import parse_info
+from embedding_store.redis_store.session import Session, routed
+from embedding_store.snapshots.folder import Unfinished, unfinished
+from embedding_store.snapshots.manifest import Manifest, SavedShard, highest
+
+TRIES = 3
+"""Exports of a shard at most, for a cut where all offsets are equal."""
+
+
+class Step(NamedTuple):
+    """How far it is."""
+
+    done: int  # shards, or bytes
+    total: int
+    what: str
+
+
+Told = Callable[[Step], None]
+
+
+def create(
+    store: RegisteredStore,
+    root: Path,
+    name: str,
+    *,
+    deadline_s: float = 10.0,
+    told: Told = lambda step: None,  # noqa: ARG005
+) -> Manifest:
+    """Write the snapshot `name` below `root`; nothing is left of it unless it is complete.
+
+    Shards that stand behind the newest are exported again, up to TRIES times and until `deadline_s`, for a cut where
+    all offsets are equal: a stream that rests has one at once. Holds one shard in memory. Raises SnapshotError,
+    StoreBeingRestored, StoreUnavailable, OSError of the file system.
+    """
+    created_ms, began_s = time.time_ns() // 1_000_000, time.monotonic()
+    generation = store.generation()
+    tables = store.tables()
+    if not tables:
+        raise SnapshotError("the store has no tables yet: there is nothing to take a snapshot of")
+    places = [(table, n) for table, doc in tables.items() for n in range(from_json(doc, table).shards)]
+    saved: dict[tuple[str, int], SavedShard] = {}
+    with unfinished(root, name) as (folder, complete):
+        for attempt in range(TRIES):
+            newest = highest(shard.meta.offsets for shard in saved.values())
+            wanted = [place for place in places if place not in saved or saved[place].meta.offsets != newest]
+            if not wanted or (attempt and time.monotonic() - began_s > deadline_s):
+                break
+            for done, (table, number) in enumerate(wanted):
+                told(Step(done, len(wanted), f"shard {number} of table '{table}'"))
+                saved[table, number] = _export(store, folder, table, number)
+            told(Step(len(wanted), len(wanted), "shards"))
+        if store.generation() != generation or {shard.generation for shard in saved.values()} != {generation}:
+            raise StoreUnavailable("the store was rewound while the snapshot was taken: take it again")
+        model = store.published_model()
+        manifest = Manifest(
+            name=name,
+            created_ms=created_ms,
+            backend=store.backend,
+            server=server_of(store),
+            protocol=OWN,
+            generation=generation,
+            tables={table: document.decode() for table, document in tables.items()},
+            model=None if model is None else base64.b64encode(model).decode(),
+            excluded=tuple((s.topic_id, s.partition, start, stop) for s, start, stop in store.excluded()),
+            shards=tuple(saved[place] for place in places),
+        )
+        complete(manifest)
+    return manifest
+
+
+def server_of(store: RegisteredStore) -> str:
+    """Kind and version of the first server."""
+
+    def ask(session: Session) -> dict[str, str]:
+        info: bytes = session.node(store.nodes.masters()[0]).call("INFO", "server")
+        return parse_info(info)
+
+    info = routed(store.nodes, ask)
+    kind = info.get("server_name", "redis")
+    return f"{kind} {info.get(f'{kind}_version') or info.get('redis_version', '?')}"
+
+
+def _export(store: RegisteredStore, folder: Unfinished, table: str, number: int) -> SavedShard:
+    meta, parts = store.export_shard(table, number)
+    file = f"{table}-{number}"
+    size, sha256 = folder.write(file, list(parts.values()))
+    return SavedShard(
+        table=table,
+        number=number,
+        file=file,
+        size=size,
+        sha256=sha256,
+        parts=tuple((part, len(payload)) for part, payload in parts.items()),
+        generation=meta.generation,
+        clock=meta.clock,
+        feed=meta.feed,
+        offsets={str(source): offset for source, offset in sorted(meta.offsets.items())},
+    )
