@@ -25,6 +25,7 @@ class Member(ListedSource):
         """What it was told, from the earliest record on; logs grow while they are read."""
         self._records = self._told
         self._position = dict.fromkeys(self._records, 0)
+        self.change(frozenset(self._records))
         return super().assignment(timeout_s)
 
     def stay(self, timeout_s: float) -> None:
