@@ -150,10 +150,12 @@ def start_short_at_every_allocation(shards, flush):
             try:
                 outcome = shards.apply_blob(shard, blob)
             except Refused as e:
-                assert "memory" in str(e)
-                assert before | {"memory": 0} == shards.meta(shard) | {"memory": 0}
+                refused = str(e)
             finally:
                 counting.left = -1
+            if not outcome:
+                assert "memory" in refused
+                assert before | {"memory": 0} == shards.meta(shard) | {"memory": 0}
             assert counting.held == shards.meta(shard)["memory"]
             if allocations % 5 == 0:
                 shards.check()
