@@ -29,7 +29,7 @@ def random_flush(rng, spec, at, size, draws=(0, 3, 9, 40), known=30):
     keys = sorted({rng.choice([rng.randrange(known), rng.randrange(1 << 40)]) for _ in range(rng.choice(draws))})
     n = len(keys)
     own = [(rng.randrange(n), rng.randrange(90), (at + i) << 16, rng.randrange(2)) for i in range(size)] if n else []
-    forget = rng.sample(range(30), rng.choice([0, 0, 0, 2]))
+    forget = rng.sample(range(known), rng.choice([0, 0, 0, known // 15]))
     counts = [sum(o[0] == i for o in own) for i in range(n)]
     identities = [
         (rng.choice([7, 7, 7, 8]), rng.choice([b"a", b"a", b"b"]) + str(k).encode()) if c else (0, b"")

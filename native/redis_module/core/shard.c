@@ -150,6 +150,15 @@ static void offset_text(char *out, size_t size, int64_t offset)
         snprintf(out, size, "%lld", (long long)offset);
 }
 
+/* Of a text that was cut somewhere, its last UTF-8 character, of which there may be a part only. */
+static void drop_last(char *text)
+{
+    size_t end = strlen(text);
+    while (end > 0 && ((unsigned char)text[end - 1] & 0xC0) == 0x80)
+        end--;
+    text[end - (end > 0)] = 0;
+}
+
 bool shard_seek(struct shard *s, const char *source, size_t length, int64_t expected, int64_t offset,
                 const char *reason, size_t reason_length, struct fault *fault)
 {
@@ -167,8 +176,10 @@ bool shard_seek(struct shard *s, const char *source, size_t length, int64_t expe
     s->meta.seeks = added(s->meta.seeks, 1);
     char from[24];
     offset_text(from, sizeof from, old);
-    snprintf(s->last_seek, sizeof s->last_seek, "%.*s %s -> %lld: %.*s", (int)length, source, from, (long long)offset,
-             (int)reason_length, reason);
+    int whole = snprintf(s->last_seek, sizeof s->last_seek, "%.*s %s -> %lld: %.*s", (int)length, source, from,
+                         (long long)offset, (int)reason_length, reason);
+    if (whole >= SHARD_REASON)
+        drop_last(s->last_seek);
     return true;
 }
 

@@ -63,7 +63,9 @@ void slab_close(struct slab *s);
  */
 int slab_class_of(struct slab *s, uint32_t bytes);
 
-/* The same, but no other declaration of these bytes has this class: it tells what an object is. */
+/* The same, but a new class, which tells objects that were made for it from one another. slab_class_of may give it to others
+ * of the size, too.
+ */
 int slab_new_class(struct slab *s, uint32_t bytes);
 
 /* A handle, or 0 if memory is short; the object's bytes are whatever they were. O(1), but for one copy of the chunk

@@ -286,8 +286,11 @@ def test_seek_generation_info(client):
     }  # fmt: skip
     assert {name: told[name] for name in numbers} == numbers
     assert told.keys() - numbers.keys() == {"memory", "last_seek", "declaration", "offsets"}
-    client.execute_command("TOW.SEEK", "k", "t:0", 100, 101, "r" * 5000)
-    assert len(info(client, "k")["last_seek"]) < 1024
+    for at, reason in enumerate(("r" * 5000, "ö" * 600, "r" + "ö" * 600), 100):
+        client.execute_command("TOW.SEEK", "k", "t:0", at, at + 1, reason)
+        kept = info(client, "k")["last_seek"].decode().removeprefix(f"t:0 {at} -> {at + 1}: ")  # cut between characters
+        assert reason.startswith(kept)
+        assert 900 < len(kept.encode()) < 1024
 
 
 def waited(server, *words: object) -> tuple[threading.Thread, list[object]]:
