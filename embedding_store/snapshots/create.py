@@ -25,6 +25,9 @@ from embedding_store.snapshots.manifest import Manifest, Offsets, SavedShard, hi
 TRIES = 3
 """Exports of a shard at most, for a cut where all offsets are equal."""
 
+REST_S = 2.0
+"""Longest pause after a shard."""
+
 
 class Step(NamedTuple):
     """How far it is."""
@@ -46,6 +49,7 @@ def create(
     *,
     deadline_s: float = 10.0,
     told: Told = lambda step: None,  # noqa: ARG005
+    rest: Callable[[float], object] = time.sleep,
 ) -> Manifest:
     """Write the snapshot `name` below `root`; nothing is left of it unless it is complete.
 
@@ -53,6 +57,9 @@ def create(
     again, up to TRIES times and until `deadline_s`. While the stream moves on that would get nowhere, and every export
     holds up the server. Holds one shard in memory. Raises SnapshotError, StoreBeingRestored, StoreUnavailable, OSError
     of the file system.
+
+    rest: is called after each export with how long it took, in seconds, REST_S at most: half of the time is left to
+    trainers and readers.
     """
     created_ms, began_s = time.time_ns() // 1_000_000, time.monotonic()
     generation = store.generation()
@@ -68,7 +75,9 @@ def create(
                 break
             for done, (table, number) in enumerate(wanted):
                 told(Step(done, len(wanted), f"shard {number} of table '{table}'"))
+                exported_s = time.monotonic()
                 saved[table, number] = _export(store, folder, table, number)
+                rest(min(REST_S, time.monotonic() - exported_s))
             told(Step(len(wanted), len(wanted), "shards"))
         if store.generation() != generation or {shard.generation for shard in saved.values()} != {generation}:
             raise StoreUnavailable("the store was rewound while the snapshot was taken: take it again")
