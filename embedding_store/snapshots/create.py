@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,10 +20,13 @@ from embedding_store.redis_store.registered import RegisteredStore
 from embedding_store.redis_store.server import parse_info
 from embedding_store.redis_store.session import Session, routed
 from embedding_store.snapshots.folder import Unfinished, unfinished
-from embedding_store.snapshots.manifest import Manifest, SavedShard, highest
+from embedding_store.snapshots.manifest import Manifest, Offsets, SavedShard, highest
 
 TRIES = 3
 """Exports of a shard at most, for a cut where all offsets are equal."""
+
+REST_S = 2.0
+"""Longest pause after a shard."""
 
 
 class Step(NamedTuple):
@@ -35,6 +38,8 @@ class Step(NamedTuple):
 
 
 Told = Callable[[Step], None]
+Place = tuple[str, int]
+"""Table and number of a shard."""
 
 
 def create(
@@ -44,12 +49,17 @@ def create(
     *,
     deadline_s: float = 10.0,
     told: Told = lambda step: None,  # noqa: ARG005
+    rest: Callable[[float], object] = time.sleep,
 ) -> Manifest:
     """Write the snapshot `name` below `root`; nothing is left of it unless it is complete.
 
-    Shards that stand behind the newest are exported again, up to TRIES times and until `deadline_s`, for a cut where
-    all offsets are equal: a stream that rests has one at once. Holds one shard in memory. Raises SnapshotError,
-    StoreBeingRestored, StoreUnavailable, OSError of the file system.
+    If the store stands at one cut of the stream by then, shards that were exported before it got there are exported
+    again, up to TRIES times and until `deadline_s`. While the stream moves on that would get nowhere, and every export
+    holds up the server. Holds one shard in memory. Raises SnapshotError, StoreBeingRestored, StoreUnavailable, OSError
+    of the file system.
+
+    rest: is called after each export with how long it took, in seconds, REST_S at most: half of the time is left to
+    trainers and readers.
     """
     created_ms, began_s = time.time_ns() // 1_000_000, time.monotonic()
     generation = store.generation()
@@ -57,16 +67,17 @@ def create(
     if not tables:
         raise SnapshotError("the store has no tables yet: there is nothing to take a snapshot of")
     places = [(table, n) for table, doc in tables.items() for n in range(from_json(doc, table).shards)]
-    saved: dict[tuple[str, int], SavedShard] = {}
+    saved: dict[Place, SavedShard] = {}
     with unfinished(root, name) as (folder, complete):
         for attempt in range(TRIES):
-            newest = highest(shard.meta.offsets for shard in saved.values())
-            wanted = [place for place in places if place not in saved or saved[place].meta.offsets != newest]
+            wanted = _not_yet(store, tables, saved) if saved else places
             if not wanted or (attempt and time.monotonic() - began_s > deadline_s):
                 break
             for done, (table, number) in enumerate(wanted):
                 told(Step(done, len(wanted), f"shard {number} of table '{table}'"))
+                exported_s = time.monotonic()
                 saved[table, number] = _export(store, folder, table, number)
+                rest(min(REST_S, time.monotonic() - exported_s))
             told(Step(len(wanted), len(wanted), "shards"))
         if store.generation() != generation or {shard.generation for shard in saved.values()} != {generation}:
             raise StoreUnavailable("the store was rewound while the snapshot was taken: take it again")
@@ -85,6 +96,17 @@ def create(
         )
         complete(manifest)
     return manifest
+
+
+def _not_yet(store: RegisteredStore, tables: Iterable[str], saved: Mapping[Place, SavedShard]) -> list[Place]:
+    """Shards to be exported again: those that are not as the store is now, if that is one cut."""
+    now: dict[Place, Offsets] = {
+        (table, number): status.offsets for table in tables for number, status in enumerate(store.status(table))
+    }
+    cut = highest(now.values())
+    if any(offsets != cut for offsets in now.values()):
+        return []
+    return [place for place, shard in saved.items() if shard.meta.offsets != cut]
 
 
 def server_of(store: RegisteredStore) -> str:

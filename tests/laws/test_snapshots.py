@@ -146,7 +146,7 @@ def test_shards_at_different_offsets_are_as_good(opener, expected, tmp_path, mon
 
     monkeypatch.setattr(store, "export_shard", busy)
     monkeypatch.setattr(creating, "TRIES", 1)
-    manifest = create(store, tmp_path, "busy")
+    manifest = create(store, tmp_path, "busy", rest=lambda seconds: None)
     offsets = [shard.meta.offsets[SOURCE] for shard in manifest.shards]
     assert offsets == list(range(3, 3 + SHARDS))
     assert manifest.behind == SHARDS - 1
@@ -171,7 +171,7 @@ def test_shards_behind_are_exported_again_for_one_cut(opener, expected, tmp_path
         return export(table, shard)
 
     monkeypatch.setattr(store, "export_shard", soon_at_rest)
-    manifest = create(store, tmp_path, "again")
+    manifest = create(store, tmp_path, "again", rest=lambda seconds: None)
     assert (manifest.behind, dict(manifest.lowest)) == (0, {SOURCE: 4})
     learn(store, 4, 6)
     restore(store, tmp_path, manifest)
