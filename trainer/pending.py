@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from embedding_store.contract import ENTRY, F32, I64, ORDER, U32, U64, Flush, Orders, OwnEvents, Range, Source
+from embedding_store.contract import ENTRY, F32, I64, ORDER, U32, U64, Flush, Mode, Orders, OwnEvents, Range, Source
 from ingest.columns import Events, MicroBatch, Partition, Tombstones
 from native.aggregate import aggregate_parts
 from native.key_index import unique_keys
@@ -23,8 +23,10 @@ Number = TypeVar("Number", bound=np.generic)
 class Pending:
     """Micro-batches since the last flush. Gradients of a key add up; counts and appends are those of the events."""
 
-    def __init__(self, dim: int) -> None:
-        self._dim = dim
+    def __init__(self, dim: int, state_dim: int | None = None) -> None:
+        """state_dim: of the deltas that steps carry behind their `dim` columns; None: they carry gradients."""
+        self._dim, self._width = dim, dim + (state_dim or 0)
+        self._mode: Mode = "gradients" if state_dim is None else "deltas"
         self.clear()
 
     def clear(self) -> None:
@@ -74,9 +76,12 @@ class Pending:
         forget = self._forget[side]
         ranges = tuple(Range(Source(*p), starts[p], stop) for p, (_, stop) in sorted(self.ranges.items()))
         gradients: F32 | None = None
+        state: F32 | None = None
         keys, rows = own.keys, np.arange(len(own.keys))
         if table != "history":
             keys, gradients = self._summed(side, own.keys)
+            if self._width > self._dim:
+                gradients, state = (np.ascontiguousarray(p) for p in np.split(gradients, [self._dim], axis=1))
         n = len(keys)
         return Flush(
             generation=generation,
@@ -91,6 +96,8 @@ class Pending:
             checks=_padded(own.checks, rows, n),
             ids=_padded_ids(own.ids, n),
             gradients=gradients,
+            mode="gradients" if gradients is None else self._mode,
+            state_deltas=state,
             appends=self.entries if table == "history" else None,
             append_rows=own.numbers_of(self.users) if table == "history" else None,
             own_events=own.one_by_one(),
@@ -101,7 +108,7 @@ class Pending:
 
     def _summed(self, side: str, own: U64) -> tuple[U64, F32]:
         """(keys, gradients summed per key): the own events' keys first, then those with nothing but a gradient."""
-        keys, sums = aggregate_parts(own, self._gradients[side], self._dim)
+        keys, sums = aggregate_parts(own, self._gradients[side], self._width)
         keep = np.ones(len(keys), bool)
         keep[len(own) :] = sums[len(own) :].any(axis=1)
         return keys[keep], sums[keep]

@@ -40,13 +40,15 @@ class Prequential:
             numbers = examples.user[: len(events)][rows]
             own = examples.users.vectors[numbers] * examples.users.found[numbers, None]
         with self.mirror.lock:
-            vectors, warm = self._ranker.user_outputs(past.recent[rows], past.lengths[rows], own)
+            vectors, prior, warm = self._ranker.user_outputs(
+                past.recent[rows], past.lengths[rows], past.ever[rows], own
+            )
             counts = np.diff(past.seen_offsets)[rows]
             offsets = np.zeros(len(rows) + 1, np.int64)
             np.cumsum(counts, out=offsets[1:])
             shift = np.repeat(past.seen_offsets[:-1][rows] - offsets[:-1], counts)
             seen: U64 = past.seen[np.arange(offsets[-1]) + shift]
-            ranks, popular = self._ranker.ranks(vectors, warm, offsets, seen, events.item_key[rows])
+            ranks, popular = self._ranker.ranks(vectors, prior, warm, offsets, seen, events.item_key[rows])
         tested = ~np.isnan(ranks)
         ranks, popular = ranks[tested], popular[tested]
         self.tests += len(ranks)

@@ -18,6 +18,7 @@ from trainer.backoff import Backoff
 from trainer.dense import DenseWorker
 from trainer.examples import ExampleReader
 from trainer.identities import Identities
+from trainer.copies import check_deltas
 from trainer.learner import Learner
 from trainer.metrics import Metrics
 from trainer.pending import Pending
@@ -51,13 +52,15 @@ class Worker:
         rng = np.random.default_rng(settings.seed)
         self._tables = tuple(model.tables())
         self._model, self._published = model, False
-        self._dense = DenseWorker(store, model, settings.dense_learning_rate)
+        check_deltas(model, settings)
+        self._dense = DenseWorker(store, model, settings.dense_learning_rate, settings.gate_learning_rate)
         replay = ReplayBuffer(settings.replay_capacity, model.history_length, rng)
-        self._reader = ExampleReader(store, model, replay, settings.replay)
-        self._learner = Learner(model, settings.group, self._dense, rng)
+        replays = settings.replay * settings.passes
+        self._reader = ExampleReader(store, model, replay, replays, with_state=settings.deltas)
+        self._learner = Learner(model, settings, self._dense, rng)
         self._prequential = Prequential(store, model, settings.evaluate_k, settings.evaluate_share)
         self._progress = Progress(store, stream, self._tables)
-        self._pending = Pending(model.dim)
+        self._pending = Pending(model.dim, model.tables()["item"].state_dim if settings.deltas else None)
         self._identities = Identities(store)
         self._generation = 0
         self._clock = 0
