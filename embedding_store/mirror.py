@@ -50,7 +50,7 @@ class ItemMirror:
         self.event_time_ms = 0
         self.produced_ms = 0
         self.clock = 0
-        self._store = store
+        self._store, self._model = store, model
         self._half_life = float(model.popularity_half_life)
         self._log_floor = float(np.log(model.popularity_floor))
         self._tables = ("item", "dense") if model.has_dense else ("item",)
@@ -78,6 +78,21 @@ class ItemMirror:
         self._ids: list[bytes] = [b""] * n
         self._named = np.zeros(n, bool)
         self._checks = np.zeros(n, np.uint32)
+
+    def frozen(self) -> ItemMirror:
+        """A copy of what it holds now, not to be refreshed."""
+        other = ItemMirror(self._store, self._model)
+        with self.lock:
+            keys = self._index.slot_keys
+            here = np.flatnonzero(self._index.find(keys) == np.arange(len(keys)))  # without freed slots
+            there = other._index.add(keys[here])
+            other._grow()
+            other._vectors[there], other._bias[there] = self._vectors[here], self._bias[here]
+            other._log_popularity[there] = self._log_popularity[here]
+            other._offset, other.clock, other._towers = self._offset, self.clock, self._towers
+            if not self._raw_are_outputs:
+                other._outputs[there] = self._outputs[here]
+        return other
 
     @property
     def size(self) -> int:

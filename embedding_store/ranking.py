@@ -50,6 +50,11 @@ class Ranker:
     def __init__(self, store: EmbeddingStore, model: ModelSettings, mirror: ItemMirror) -> None:
         self._store, self._model, self._mirror = store, model, mirror
 
+    @property
+    def mirror(self) -> ItemMirror:
+        """What is ranked."""
+        return self._mirror
+
     def users(self, keys: U64) -> Users:
         """Read histories (and id vectors) from the store and run the user tower. Raises StoreUnavailable."""
         histories = self._store.histories("history", keys)

@@ -35,6 +35,9 @@ class TrainerSettings(BaseModel):
     replay_capacity: int = Field(200_000, ge=1000, description="positives a worker keeps to draw from")
     seed: int = Field(0, ge=0)
     evaluate_share: float = Field(0.05, ge=0, le=1, description="of positives measured before they are learned")
+    evaluate_freeze_after: int = Field(
+        0, ge=0, description="events after which a frozen copy of the model is kept to compare with; 0: none"
+    )
     evaluate_k: int = Field(10, ge=1, le=1000)
     reconcile_every_s: float = Field(5.0, gt=0, description="between checks that no shard was rolled back")
     instance: str = Field(

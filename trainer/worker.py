@@ -22,7 +22,7 @@ from trainer.copies import check_deltas
 from trainer.learner import Learner
 from trainer.metrics import Metrics
 from trainer.pending import Pending
-from trainer.prequential import Prequential
+from trainer.prequential import Prequential, Tests
 from trainer.progress import Progress
 from trainer.replay import ReplayBuffer
 from trainer.settings import TrainerSettings
@@ -47,7 +47,9 @@ class Worker:
         model: ModelSettings,
         settings: TrainerSettings,
         metrics: Metrics,
+        observe: Callable[[Tests], None] | None = None,
     ) -> None:
+        """observe: is told of all tests before their events are learned."""
         self._store, self._stream, self._settings, self._metrics = store, stream, settings, metrics
         rng = np.random.default_rng(settings.seed)
         self._tables = tuple(model.tables())
@@ -58,7 +60,14 @@ class Worker:
         replays = settings.replay * settings.passes
         self._reader = ExampleReader(store, model, replay, replays, with_state=settings.deltas)
         self._learner = Learner(model, settings, self._dense, rng)
-        self._prequential = Prequential(store, model, settings.evaluate_k, settings.evaluate_share)
+        self._prequential = Prequential(
+            store,
+            model,
+            settings.evaluate_k,
+            settings.evaluate_share,
+            freeze_after=settings.evaluate_freeze_after,
+            observe=observe,
+        )
         self._progress = Progress(store, stream, self._tables)
         self._pending = Pending(model.dim, model.tables()["item"].state_dim if settings.deltas else None)
         self._identities = Identities(store)
