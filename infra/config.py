@@ -22,6 +22,7 @@ from embedding_store.settings import RedisSettings
 from infra.config_faults import Place, explain
 from infra.errors import ConfigError
 from infra.local.settings import LocalSettings
+from infra.presets import LearningSettings, overlaid
 from infra.schema import find, nearest
 from ingest.settings import IngestSettings, KafkaSettings
 from serving.settings import ServingSettings
@@ -34,10 +35,11 @@ HANDED = "TOWLINE_HANDED_CONFIG"  # a whole configuration from a parent process 
 
 
 class TowlineConfig(BaseModel):
-    """All settings of one deployment, one section a room."""
+    """All settings of one deployment, one section a room; a preset fills in what they leave out."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)  # inputs hold secrets
 
+    learning: LearningSettings = Field(default_factory=LearningSettings)
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
     ingest: IngestSettings = Field(default_factory=IngestSettings)
     redis: RedisSettings = Field(default_factory=RedisSettings)
@@ -66,7 +68,7 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
     values, text = _read(file)
     place = Place(file=str(file) if file else "", text=text, environment=_overlay(values, environ))
     try:
-        config = TowlineConfig.model_validate(values)
+        config = TowlineConfig.model_validate(overlaid(values))
     except ValidationError as error:
         raise ConfigError("\n".join(explain(TowlineConfig, detail, place) for detail in error.errors())) from None
     base = file.parent if file else Path.cwd()

@@ -20,38 +20,59 @@ _SUM_ORDER = {"reassoc", "contract"}
 """The only liberties taken: sums may be vectorized. NaN and infinity still go through."""
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, fastmath=_SUM_ORDER)
 def pool_histories(vectors: F32, slots: I64, logits: F32, scales: F32, bucket: I64, shares: F32, out: F32) -> None:
     """The formula above; zeros without any slot. A missing item keeps its place: the others' logits are theirs.
 
     vectors (u, dim) f32, slots (batch, length) i64, logits (clocks, length) f32, scales (clocks, buckets) f32, bucket
-    (batch,) i64. Fills shares (batch, clocks, length) and out (batch, dim).
+    (batch,) i64. Fills shares (batch, clocks, length) and out (batch, dim). Four rows are added at a time: a sum goes
+    through memory once for them all.
     """
     clocks, length = logits.shape
     part = vectors.shape[1] // clocks
+    places = np.empty(length + 3, np.int64)
+    weights = np.zeros(length + 3, np.float32)
     for b in range(slots.shape[0]):
+        present = 0
+        for k in range(length):
+            if slots[b, k] >= 0:
+                places[present] = k
+                present += 1
         for v in range(clocks):
-            top = np.float32(-np.inf)
-            for k in range(length):
-                if slots[b, k] >= 0 and logits[v, k] > top:
-                    top = logits[v, k]
-            total = np.float32(0.0)
-            for k in range(length):
-                share = np.exp(logits[v, k] - top) if slots[b, k] >= 0 else np.float32(0.0)
-                shares[b, v, k] = share
-                total += share
             target = out[b, v * part : (v + 1) * part]
             target[:] = np.float32(0.0)
-            if total == 0.0:
+            shares[b, v, :] = np.float32(0.0)
+            if present == 0:
                 continue
+            _softmax(logits[v], places, present, weights)
             scale = scales[v, bucket[b]]
-            for k in range(length):
-                if slots[b, k] >= 0:
-                    shares[b, v, k] /= total
-                    weight = scale * shares[b, v, k]
-                    row = vectors[slots[b, k], v * part : (v + 1) * part]
-                    for j in range(part):
-                        target[j] += weight * row[j]
+            for n in range(present):
+                shares[b, v, places[n]] = weights[n]
+                weights[n] *= scale
+            weights[present : present + 3] = np.float32(0.0)
+            places[present : present + 3] = places[0]
+            for n in range(0, present, 4):
+                w0, w1, w2, w3 = weights[n], weights[n + 1], weights[n + 2], weights[n + 3]
+                r0 = vectors[slots[b, places[n]], v * part : (v + 1) * part]
+                r1 = vectors[slots[b, places[n + 1]], v * part : (v + 1) * part]
+                r2 = vectors[slots[b, places[n + 2]], v * part : (v + 1) * part]
+                r3 = vectors[slots[b, places[n + 3]], v * part : (v + 1) * part]
+                for j in range(part):
+                    target[j] += w0 * r0[j] + w1 * r1[j] + w2 * r2[j] + w3 * r3[j]
+
+
+@njit(cache=True, inline="always")
+def _softmax(logits: F32, places: I64, n: int, out: F32) -> None:
+    """out[:n] = softmax of logits[places[:n]]."""
+    top = logits[places[0]]
+    for k in range(1, n):
+        top = max(top, logits[places[k]])
+    total = np.float32(0.0)
+    for k in range(n):
+        out[k] = np.exp(logits[places[k]] - top)
+        total += out[k]
+    for k in range(n):
+        out[k] /= total
 
 
 @njit(cache=True, nogil=True)

@@ -41,8 +41,10 @@ class Copies:
         self._state = None if rows.state is None else np.array(rows.state, np.float32, order="C")
         self.gradients = np.zeros_like(self.vectors)  # (u, dim) of the update under way
 
-    def step(self) -> None:
-        """Move by the gradients, and clear them."""
+    def step(self, penalty: float = 0.0) -> None:
+        """Move by the gradients, and clear them. penalty: L2 on the rows that have one, inside the gradient."""
+        if penalty:
+            optimizers.add_penalty(self.gradients, self.vectors, np.float32(penalty))
         if self._clip:
             optimizers.clip(self.gradients, self._clip, self.gradients)
         optimizer = self._optimizer

@@ -94,9 +94,9 @@ class Learner:
                     rows = np.concatenate([np.arange(start, stop), np.arange(*drawn)])
                     one = self._pass(examples, rows, copies, columns, gates=number == 0)
                     loss, weight, finite = loss + one[0], weight + one[1], finite and one[2]
-                    item_copies.step()
+                    item_copies.step(self._settings.row_penalty)
                     if user_copies is not None:
-                        user_copies.step()
+                        user_copies.step(self._settings.row_penalty)
         users = np.zeros((0, self._model.dim), np.float32) if user_copies is None else user_copies.deltas()
         return self._answer(examples, item_copies.deltas(), users, loss, weight, finite)
 
@@ -105,7 +105,7 @@ class Learner:
         return (None, None) if examples.users is None else (examples.users.vectors, gradients)
 
     def _answer(self, examples: Examples, items: F32, users: F32, loss: float, weight: float, finite: bool) -> Step:
-        bounded = all(bool((np.abs(g) <= _LARGEST).all()) for g in (items, users))  # NaN compares as False
+        bounded = _bounded(items) and _bounded(users)
         return Step(
             item_keys=examples.item_keys,
             item_gradients=items,
@@ -144,8 +144,7 @@ class Learner:
         if at.users is not None:
             pooled[live] += at.users[examples.user[order[live]]]
         mask = self._mask(examples, chosen, live, group)
-        q = columns.fresh_share(fresh.sum() / max(1, live.sum()))
-        bias = -np.log(q[target]).astype(np.float32)
+        bias = columns.bias(target, fresh.sum() / max(1, live.sum()))
         prior = opened.prior[bucket]
         found = self._step(pooled, at.items[target], prior, columns.log_popularity[target], bias, mask, weight)
 
@@ -154,7 +153,7 @@ class Learner:
         if at.users is not None and at.user_gradients is not None:
             add_rows(found.users, np.where(live, examples.user[chosen], -1), at.user_gradients)
         finite = bool(np.isfinite(found.loss)) and all(
-            bool((np.abs(g) <= _LARGEST).all()) for g in (found.users, found.items, found.dense)
+            _bounded(g) for g in (found.users, found.items, found.dense)
         )
         if finite and (gates or self._model.dense_layers):
             self._learn_dense(found.dense, found.prior, found.users, at.items, recent, shares, bucket, fresh & is_row,
@@ -217,6 +216,13 @@ class Learner:
         )
 
 
+def _bounded(gradients: F32) -> bool:
+    """Whether all are finite and no larger than the store takes."""
+    if not gradients.size:
+        return True
+    return bool(gradients.max() <= _LARGEST) and bool(gradients.min() >= -_LARGEST)  # NaN is the maximum, and no less
+
+
 @dataclass(frozen=True, slots=True)
 class _Rows:
     """Rows as they stand, and where their gradients go."""
@@ -234,9 +240,10 @@ class _Columns:
     often: npt.NDArray[np.float64]  # (u,) running frequency
     least: float
 
-    def fresh_share(self, fresh: float) -> npt.NDArray[np.float64]:
-        """(u,) q: chance of each item to be a column, of which `fresh` are fresh."""
-        return np.maximum(fresh * self.popular + (1.0 - fresh) * self.often, self.least)
+    def bias(self, target: I64, fresh: float) -> F32:
+        """(n,) −ln q of some of the items, where `fresh` of the columns are fresh."""
+        q = np.maximum(fresh * self.popular[target] + (1.0 - fresh) * self.often[target], self.least)
+        return -np.log(q).astype(np.float32)
 
 
 def _compile_step(model: ModelSettings, settings: TrainerSettings, dense: DenseWorker) -> SoftmaxStep:

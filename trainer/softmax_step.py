@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from embedding_store.contract import F32, Bool
 from embedding_store.model import ModelSettings
-from native.softmax import exponents, pushes
+from native.softmax import complete, lower, push
 from trainer.dense import DenseWorker
 
 _NEVER = np.float32(-1e30)
@@ -50,14 +50,17 @@ def step_without_layers(smoothing: float) -> SoftmaxStep:
     def step(users: F32, items: F32, prior: F32, popularity: F32, bias: F32, mask: Bool, weight: F32) -> Gradients:
         n, group = mask.shape
         d_users, d_items, d_prior = np.empty_like(users), np.empty_like(items), np.empty(n, np.float32)
-        own, loss = np.zeros(group, np.float32), 0.0
+        own, sums, counts = (np.empty(group, np.float32) for _ in range(3))
+        logits, loss = np.empty((group, group), np.float32), 0.0
         for start in range(0, n, group):
             rows = slice(start, start + group)
-            logits = users[rows] @ items[rows].T
-            exponents(logits, prior[rows], popularity[rows], bias[rows], mask[rows], weight[rows], own)
-            sums = logits.sum(axis=1)
+            np.matmul(users[rows], items[rows].T, out=logits)
+            complete(logits, prior[rows], popularity[rows], bias[rows], mask[rows])
+            lower(logits, logits.max(axis=1), mask[rows], own, sums, counts)
             np.exp(logits, out=logits)
-            loss += pushes(logits, sums, own, popularity[rows], mask[rows], weight[rows], smoothing, d_prior[rows])
+            loss += push(
+                logits, mask[rows], popularity[rows], weight[rows], smoothing, own, sums, counts, d_prior[rows]
+            )
             np.matmul(logits, items[rows], out=d_users[rows])
             np.matmul(logits.T, users[rows], out=d_items[rows])
         return Gradients(loss, d_users, d_items, d_prior, none)
