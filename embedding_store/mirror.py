@@ -266,6 +266,13 @@ class ItemMirror:
         floor = self._log_floor + _LN2 * self.clock / self._half_life - self._offset
         return self._outputs[:n], self._bias[:n], np.float32(floor)
 
+    def gains(self, positives: F32) -> F32:
+        """(n,) what events (n,) on top of the clock add to popularity, each in logs and on the scale of `columns`."""
+        clocks = self.clock + 1.0 + np.arange(len(positives))
+        with np.errstate(divide="ignore"):
+            log_p = np.log(positives.astype(np.float64)) + _LN2 * clocks / self._half_life
+        return (log_p - self._offset).astype(np.float32)
+
     def describe(self, slots: I64) -> tuple[U64, list[bytes], I64, I64]:
         """(keys, ids, clocks, updated_ms) of slots. Call under `lock`."""
         ids = [self._ids[s] for s in slots.tolist()]

@@ -44,6 +44,15 @@ class Ranked:
     updated_ms: I64
 
 
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Events that the store does not hold yet, in order, and how many of them come before each of m tests."""
+
+    before: I64  # (m,) not falling
+    items: U64  # (e,)
+    positives: F32  # (e,) what each adds to its item's popularity; 0 for a negative
+
+
 class Ranker:
     """Exact ranking over the mirror."""
 
@@ -101,22 +110,27 @@ class Ranker:
         return Ranked(keys, ids, best[:n].copy(), clock, updated_ms)
 
     def ranks(
-        self, vectors: F32, prior: F32, warm: Bool, seen_offsets: I64, seen: U64, targets: U64
+        self, vectors: F32, prior: F32, warm: Bool, seen_offsets: I64, seen: U64, targets: U64, arrivals: Arrivals
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """`rank` of m targets for m users at once, by the model and by decayed popularity alone.
 
         vectors (m, output_dim), prior (m,) weights of log popularity; users not warm are ranked by popularity; user i has seen
-        seen[seen_offsets[i]:seen_offsets[i + 1]]. NaN where the user has seen the target itself: not a test.
+        seen[seen_offsets[i]:seen_offsets[i + 1]]. Popularity is as of each test: `arrivals` come on top of what the
+        mirror holds. NaN where the user has seen the target itself: not a test.
         """
         ranks, popular = np.empty(len(targets)), np.empty(len(targets))
         with self._mirror.lock:
             outputs, popularity, floor = self._mirror.columns()
+            popularity, gains = popularity.copy(), self._mirror.gains(arrivals.positives)
+            arrived = self._mirror.slots(arrivals.items)
             slots, target_slots = self._mirror.slots(seen), self._mirror.slots(targets)
             for start in range(0, len(targets), _TOGETHER):
                 part = slice(start, start + _TOGETHER)
                 scores = vectors[part] @ outputs.T
+                first = int(arrivals.before[start - 1]) if start else 0
                 ranks_of(scores, popularity, floor, prior[part], warm[part], seen_offsets[start:], slots,
-                         target_slots[part], ranks[part], popular[part])  # fmt: skip
+                         target_slots[part], arrivals.before[part] - first, arrived[first:], gains[first:],
+                         ranks[part], popular[part])  # fmt: skip
         user = np.repeat(np.arange(len(targets)), np.diff(seen_offsets))
         repeated = user[seen == targets[user]]  # by key: the mirror may not know the item
         ranks[repeated] = popular[repeated] = np.nan

@@ -117,6 +117,9 @@ def ranks_of(
     offsets: I64,
     seen: I64,
     target: I64,
+    arrived: I64,
+    arrivals: I64,
+    gains: F32,
     ranks: F64,
     popular: F64,
 ) -> None:
@@ -126,9 +129,18 @@ def ranks_of(
     `score_items`; cold users (warm False) are ranked by popularity; seen[offsets[i]:offsets[i + 1]] are left out
     (negative: unknown); target (m,), -1 for an item not among the n. Fills ranks and popular (m,): inf for a target
     that is not there or left out.
+
+    Popularity of user i is as after the first arrived[i] of the events arrivals (e,), slots, negative: unknown; each adds
+    gains[e], in logs. arrived (m,) must not fall; popularity is left as after the last of them.
     """
     alone = np.empty(len(popularity), np.float32)
+    come = 0
     for i in range(len(target)):
+        while come < arrived[i]:
+            slot = arrivals[come]
+            if slot >= 0:
+                popularity[slot] = np.logaddexp(popularity[slot], gains[come])
+            come += 1
         ranks[i] = np.inf
         popular[i] = np.inf
         if target[i] < 0:

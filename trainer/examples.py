@@ -122,7 +122,6 @@ class ExampleReader:
 
         index = KeyIndex(max(16, len(item_keys)))
         index.add(item_keys)
-        again = numbers[len(events) :]
         is_row = np.concatenate([is_positive, is_column[len(events) :]])
         own = None
         if self._model.user_id_vector:
@@ -139,9 +138,9 @@ class ExampleReader:
             is_row=is_row,
             is_column=is_column,
             weight=np.concatenate([events.weight, np.ones(len(replayed.item), np.float32)]),
-            seen_start=np.concatenate([past.seen_offsets[:-1], len(past.seen) + seen_offsets[again]]),
-            seen_stop=np.concatenate([past.seen_offsets[1:], len(past.seen) + seen_offsets[again + 1]]),
-            seen=index.find(np.concatenate([past.seen, seen])),
+            seen_start=seen_offsets[numbers],
+            seen_stop=seen_offsets[numbers + 1],
+            seen=index.find(seen),
             user_keys=users if own is not None else users[:0],
             users=own,
             user=numbers if own is not None else np.full(len(targets), -1, np.int64),
@@ -169,7 +168,8 @@ class ExampleReader:
 
 
 def _everything(histories: Histories, fresh: tuple[I64, Entries]) -> tuple[I64, U64]:
-    """All that is known of each user now: a replay must not push away what its user came to like later."""
+    """All that is known of each user now: an example must not push away what its user came to like later, in the same
+    micro-batch or since a replay's own time. That is for learning: what an event is predicted from is its `Past`."""
     lists, users = (histories.offsets, histories.entries, *fresh), len(histories.found)
     return _seen(lists, np.arange(users), np.diff(histories.offsets), np.diff(fresh[0]))
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from embedding_store.contract import F32, I64, U64, Bool, EmbeddingStore
 from embedding_store.mirror import ItemMirror
 from embedding_store.model import ModelSettings
-from embedding_store.ranking import Ranker
+from embedding_store.ranking import Arrivals, Ranker
 from ingest.columns import Events
 from native.sampling import sample
 from trainer.examples import Examples, Past
@@ -39,7 +39,7 @@ class Prequential:
 
     Candidates are the items that a positive has named, minus the user's own; a target that is not among them, or whose
     score is not finite, is a miss; ties count half. The item rows are those of the store's change feed, the ranking
-    function is serving's. The frozen copy is the model as it was after `freeze_after` events of this worker: rows,
+    function is serving's. Histories and popularity are as of each event, rows lag the micro-batch. The frozen copy is the model as it was after `freeze_after` events of this worker: rows,
     gates, layers and popularity; histories go on. What it lacks is what learning has been worth since.
     """
 
@@ -83,10 +83,12 @@ class Prequential:
             own = examples.users.vectors[numbers] * examples.users.found[numbers, None]
         offsets, seen = _taken(past, rows)
         targets = events.item_key[rows]
-        ranks, popular, warm = _ranked(self._ranker, self.mirror, past, rows, own, offsets, seen, targets)
+        arrivals = Arrivals(rows, events.item_key, (events.weight * (events.label > 0)).astype(np.float32))
+        ranks, popular, warm = _ranked(self._ranker, past, rows, own, offsets, seen, targets, arrivals)
         frozen = None
         if self._frozen is not None:
-            frozen, _, _ = _ranked(self._frozen, self._frozen.mirror, past, rows, own, offsets, seen, targets)
+            none = Arrivals(np.zeros(len(rows), np.int64), targets[:0], np.zeros(0, np.float32))
+            frozen, _, _ = _ranked(self._frozen, past, rows, own, offsets, seen, targets, none)
         tested = ~np.isnan(ranks)
         self._take(
             Tests(
@@ -145,11 +147,18 @@ class Prequential:
 
 
 def _ranked(
-    ranker: Ranker, mirror: ItemMirror, past: Past, rows: I64, own: F32 | None, offsets: I64, seen: U64, targets: U64
+    ranker: Ranker,
+    past: Past,
+    rows: I64,
+    own: F32 | None,
+    offsets: I64,
+    seen: U64,
+    targets: U64,
+    arrivals: Arrivals,
 ) -> tuple[F64, F64, Bool]:
-    with mirror.lock:
+    with ranker.mirror.lock:
         vectors, prior, warm = ranker.user_outputs(past.recent[rows], past.lengths[rows], past.ever[rows], own)
-        ranks, popular = ranker.ranks(vectors, prior, warm, offsets, seen, targets)
+        ranks, popular = ranker.ranks(vectors, prior, warm, offsets, seen, targets, arrivals)
     return ranks, popular, warm
 
 

@@ -33,7 +33,7 @@ from trainer.metrics import Metrics
 from trainer.settings import TrainerSettings
 from trainer.worker import Worker
 
-MODEL = ModelSettings(dim=8, history_length=4, seen_length=6, shards=2)
+MODEL = ModelSettings(dim=8, history_length=4, seen_length=6, shards=2, clocks=(0.8,), learned_gates=False)
 DENSE = MODEL.model_copy(update={"dense_layers": (8,), "user_id_vector": True, "shards": 1})
 START_MS = 1_700_000_000_000
 
