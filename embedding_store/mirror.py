@@ -263,7 +263,7 @@ class ItemMirror:
         has named the item.
         """
         n = self._index.high_water
-        floor = self._log_floor + _LN2 * self.clock / self._half_life - self._offset
+        floor = self._log_floor + _LN2 * self.clock / self._half_life - self._scale
         return self._outputs[:n], self._bias[:n], np.float32(floor)
 
     def gains(self, positives: F32) -> F32:
@@ -271,7 +271,12 @@ class ItemMirror:
         clocks = self.clock + 1.0 + np.arange(len(positives))
         with np.errstate(divide="ignore"):
             log_p = np.log(positives.astype(np.float64)) + _LN2 * clocks / self._half_life
-        return (log_p - self._offset).astype(np.float32)
+        return (log_p - self._scale).astype(np.float32)
+
+    @property
+    def _scale(self) -> float:
+        """What log popularity is told below: the largest, or as good as any where no item is popular yet."""
+        return self._offset if np.isfinite(self._offset) else _LN2 * self.clock / self._half_life
 
     def describe(self, slots: I64) -> tuple[U64, list[bytes], I64, I64]:
         """(keys, ids, clocks, updated_ms) of slots. Call under `lock`."""
