@@ -271,7 +271,8 @@ class ItemMirror:
         clocks = self.clock + 1.0 + np.arange(len(positives))
         with np.errstate(divide="ignore"):
             log_p = np.log(positives.astype(np.float64)) + _LN2 * clocks / self._half_life
-        return (log_p - self._scale).astype(np.float32)
+        out: F32 = (log_p - self._scale).astype(np.float32)
+        return out
 
     @property
     def _scale(self) -> float:

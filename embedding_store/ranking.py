@@ -114,9 +114,9 @@ class Ranker:
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """`rank` of m targets for m users at once, by the model and by decayed popularity alone.
 
-        vectors (m, output_dim), prior (m,) weights of log popularity; users not warm are ranked by popularity; user i has seen
-        seen[seen_offsets[i]:seen_offsets[i + 1]]. Popularity is as of each test: `arrivals` come on top of what the
-        mirror holds. NaN where the user has seen the target itself: not a test.
+        vectors (m, output_dim), prior (m,) weights of log popularity; users not warm are ranked by popularity; user i
+        has seen seen[seen_offsets[i]:seen_offsets[i + 1]]. Popularity is as of each test: `arrivals` come on top of
+        what the mirror holds. NaN where the user has seen the target itself: not a test.
         """
         ranks, popular = np.empty(len(targets)), np.empty(len(targets))
         with self._mirror.lock:
@@ -139,8 +139,8 @@ class Ranker:
     def user_outputs(self, recent: U64, lengths: I64, ever: I64, own: F32 | None) -> tuple[F32, F32, Bool]:
         """((m, output_dim) user tower outputs, (m,) weights of log popularity, (m,) warm) against the mirror's rows.
 
-        recent (m, length) items newest first, lengths (m,) of them, ever (m,) items of the whole histories; own (m, dim) id vectors where the model has them. Call
-        under the mirror's lock to have all of it from one state.
+        recent (m, length) items newest first, lengths (m,) of them, ever (m,) items of the whole histories; own
+        (m, dim) id vectors where the model has them. Call under the mirror's lock to have all of it from one state.
         """
         slots = np.full(recent.shape, -1, np.int64)
         present = np.arange(recent.shape[1]) < lengths[:, None]

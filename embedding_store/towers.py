@@ -63,7 +63,8 @@ def initial_gates(model: ModelSettings) -> Gates:
 
 def bucket_of(length: I64) -> I64:
     """(n,) bucket of histories of `length` (n,) items ever."""
-    return np.minimum(np.frexp(length + 1.0)[1] - 1, BUCKETS - 1).astype(np.int64)
+    exponents: I64 = np.frexp(length + 1.0)[1].astype(np.int64)
+    return np.minimum(exponents - 1, BUCKETS - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +100,9 @@ class DenseParameters:
         return np.arange(self.rows, dtype=np.uint64)
 
     def initial(self) -> F32:
-        """(size,) gates, Glorot-uniform weights and zero biases (Glorot & Bengio 2010); a pure function of the model."""
+        """(size,) gates, then Glorot-uniform weights and zero biases (Glorot & Bengio 2010). Pure."""
         rng = np.random.Generator(np.random.PCG64(self._seed))
-        parts = [self._gates.flat()] if self.gates else []
+        parts = [self._gates.flat().astype(np.float64)] if self.gates else []
         for inputs, outputs in 2 * self._shapes:
             limit = np.sqrt(6.0 / (inputs + outputs))
             parts += [(2.0 * rng.random(inputs * outputs) - 1.0) * limit, np.zeros(outputs)]

@@ -128,9 +128,7 @@ def backtest(
         str, typer.Option("--time-column", help="empty: the rows are in stream order")
     ] = "timestamp",
     label_column: Annotated[str, typer.Option("--label-column", help="empty: every row is a positive")] = "",
-    positive_if: Annotated[
-        str, typer.Option("--positive-if", metavar="CONDITION", help="of the label")
-    ] = "label > 0",
+    positive_if: Annotated[str, typer.Option("--positive-if", metavar="CONDITION", help="of the label")] = "label > 0",
     time_unit: Annotated[str, typer.Option("--time-unit", help="s, ms, us, ns, iso or auto")] = "auto",
     delimiter: Annotated[str, typer.Option("--delimiter", help="of a CSV; empty: found out")] = "",
     header: Annotated[
@@ -143,9 +141,7 @@ def backtest(
     negatives: Annotated[
         bool, typer.Option("--negatives/--positives-only", help="learn rows that are not positive as negatives")
     ] = False,
-    batch_events: Annotated[
-        int, typer.Option("--batch-events", min=0, help="of a micro-batch; 0: as configured")
-    ] = 0,
+    batch_events: Annotated[int, typer.Option("--batch-events", min=0, help="of a micro-batch; 0: as configured")] = 0,
     frozen: Annotated[
         bool, typer.Option("--frozen/--no-frozen", help="measure a copy frozen after the warm-up too")
     ] = True,

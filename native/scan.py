@@ -16,9 +16,7 @@ _SUM_ORDER = {"reassoc", "contract"}
 
 
 @njit(cache=True, nogil=True, fastmath=_SUM_ORDER)
-def score_items(
-    vectors: F32, popularity: F32, floor: np.float32, user: F32, weight: np.float32, out: F32
-) -> None:
+def score_items(vectors: F32, popularity: F32, floor: np.float32, user: F32, weight: np.float32, out: F32) -> None:
     """out[i] = Σ_j vectors[i, j]·user[j] + weight·max(popularity[i], floor) in float32.
 
     vectors (n, dim) f32, popularity (n,) f32 in logs, user (dim,) f32, out (n,) f32; a popularity of -inf keeps an item
@@ -130,8 +128,8 @@ def ranks_of(
     (negative: unknown); target (m,), -1 for an item not among the n. Fills ranks and popular (m,): inf for a target
     that is not there or left out.
 
-    Popularity of user i is as after the first arrived[i] of the events arrivals (e,), slots, negative: unknown; each adds
-    gains[e], in logs. arrived (m,) must not fall; popularity is left as after the last of them.
+    Popularity of user i is as after the first arrived[i] of the events arrivals (e,), slots, negative: unknown; each
+    adds gains[e], in logs. arrived (m,) must not fall; popularity is left as after the last of them.
     """
     alone = np.empty(len(popularity), np.float32)
     come = 0

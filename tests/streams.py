@@ -1,7 +1,7 @@
 """Made-up streams whose laws are known: what defaults are chosen on, before any real data is looked at.
 
-Users have a taste over clusters of items and drift from one cluster to another; within a cluster items have popularities
-that drift too. Each stream stresses something else; all come from one seed.
+Users have a taste over clusters of items and drift from one cluster to another; within a cluster items have
+popularities that drift too. Each stream stresses something else; all come from one seed.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ LAWS = {
 }
 
 HARD = {"chains": Law(moves=0.25, next_item=0.5)}
-"""What the model is not made for: half of a stream is a walk through fixed chains, which one vector an item for both ends
-of a step can't tell from walking back. First-order Markov is right there by construction."""
+"""What the model is not made for: half of a stream is a walk through fixed chains, which one vector an item for both
+ends of a step can't tell from walking back. First-order Markov is right there by construction."""
 
 
 def make(law: Law, seed: int = 0) -> Made:

@@ -34,7 +34,7 @@ class Copies:
         """rows: looked up with state. clock: the event clock that sets the rate."""
         optimizer = spec.optimizer
         if not isinstance(optimizer, Sgd | Adagrad | RowwiseAdagrad):
-            raise AssertionError(f"'{optimizer.kind}' has no additive state; the settings were not validated")
+            raise TypeError(f"'{optimizer.kind}' has no additive state; the settings were not validated")
         self._optimizer, self._clip, self._rate = optimizer, spec.clip_norm, np.float32(rate_at(spec, clock))
         self._before, self._state_before = rows.vectors, rows.state
         self.vectors = np.array(rows.vectors, np.float32, order="C")

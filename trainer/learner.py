@@ -7,8 +7,8 @@ An example's columns are the items of its group: fresh events and replays. The c
 
 with f the share of fresh examples and p_j the item's share of decayed popularity. Popularity is as before the batch, in
 q as in the prior: the current one knows the targets. A replay drops each item of its history with probability
-`replay_drop`. Gates (`embedding_store.towers`) learn from fresh events in their first pass only: learned on replays they
-fit what is already known by heart.
+`replay_drop`. Gates (`embedding_store.towers`) learn from fresh events in their first pass only: learned on replays
+they fit what is already known by heart.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from embedding_store.contract import F32, I64, U64, Bool, Rows
+from embedding_store.contract import F32, I64, U64, Bool
 from embedding_store.model import ModelSettings
 from embedding_store.towers import Gates, bucket_of
 from embedding_store.validation import MAX_GRADIENT
@@ -152,9 +152,7 @@ class Learner:
         pool_gradients(found.users, recent, shares, opened.scales, bucket, at.item_gradients)
         if at.users is not None and at.user_gradients is not None:
             add_rows(found.users, np.where(live, examples.user[chosen], -1), at.user_gradients)
-        finite = bool(np.isfinite(found.loss)) and all(
-            _bounded(g) for g in (found.users, found.items, found.dense)
-        )
+        finite = bool(np.isfinite(found.loss)) and all(_bounded(g) for g in (found.users, found.items, found.dense))
         if finite and (gates or self._model.dense_layers):
             self._learn_dense(found.dense, found.prior, found.users, at.items, recent, shares, bucket, fresh & is_row,
                               gates=gates, rows=int(is_row.sum()))  # fmt: skip
@@ -199,7 +197,7 @@ class Learner:
     def _popularity(self, examples: Examples, clock: int) -> _Columns:
         """What every item's popularity says at `clock`, before the batch."""
         rows, half_life = examples.items, self._model.popularity_half_life
-        now = rows.popularity * np.exp2(-np.maximum(clock - rows.last_seen, 0) / half_life)
+        now = rows.popularity.astype(np.float64) * np.exp2(-np.maximum(clock - rows.last_seen, 0) / half_life)
         total = 1.0
         if self._events:
             # of a stream of such positives for ever, less the time before the stream

@@ -39,8 +39,9 @@ class Prequential:
 
     Candidates are the items that a positive has named, minus the user's own; a target that is not among them, or whose
     score is not finite, is a miss; ties count half. The item rows are those of the store's change feed, the ranking
-    function is serving's. Histories and popularity are as of each event, rows lag the micro-batch. The frozen copy is the model as it was after `freeze_after` events of this worker: rows,
-    gates, layers and popularity; histories go on. What it lacks is what learning has been worth since.
+    function is serving's. Histories and popularity are as of each event, rows lag the micro-batch. The frozen copy is
+    the model as it was after `freeze_after` events of this worker: rows, gates, layers and popularity; histories go on.
+    What it lacks is what learning has been worth since.
     """
 
     def __init__(

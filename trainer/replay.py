@@ -58,9 +58,7 @@ class ReplayBuffer:
     def draw(self, n: int) -> Replayed:
         """n positives with repeats; none while the buffer is empty."""
         rows = self._rng.integers(0, self._size, n) if self._size else np.zeros(0, np.int64)
-        return Replayed(
-            self._user[rows], self._item[rows], self._recent[rows], self._lengths[rows], self._ever[rows]
-        )
+        return Replayed(self._user[rows], self._item[rows], self._recent[rows], self._lengths[rows], self._ever[rows])
 
     def _grow(self, size: int) -> None:
         if size <= len(self._user):

@@ -32,8 +32,10 @@ class TrainerSettings(BaseModel):
     replay: int = Field(4, ge=0, le=64, description="past positives drawn again per new event and pass")
     replay_drop: float = Field(0.3, ge=0, lt=1, description="of a replay's history, drawn anew each time")
     row_penalty: float = Field(
-        0.0, ge=0, le=1, description="L2 in the loss of a pass, on the rows that it touches; where updates are learned on "
-        "copies"
+        0.0,
+        ge=0,
+        le=1,
+        description="L2 in the loss of a pass, on the rows that it touches; where updates are learned on copies",
     )
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="of a row's target, spread over its columns")
     replay_capacity: int = Field(200_000, ge=1000, description="positives a worker keeps to draw from")

@@ -92,13 +92,12 @@ def step_with_layers(model: ModelSettings, group: int, dense: DenseWorker, smoot
             losses = tf.reduce_logsumexp(logits, axis=2) - targets
             row_weight = tf.reshape(weight, [-1, group])
             loss = tf.reduce_sum(tf.where(row_weight > 0, losses * row_weight, 0.0))
-        gradients = tape.gradient(
-            loss, [users, items, prior, flat], unconnected_gradients=tf.UnconnectedGradients.ZERO
-        )
+        gradients = tape.gradient(loss, [users, items, prior, flat], unconnected_gradients=tf.UnconnectedGradients.ZERO)
         return (loss, *(tf.convert_to_tensor(g) for g in gradients))
 
-    def step(*columns: F32 | Bool) -> Gradients:
-        loss, *gradients = (t.numpy() for t in compiled(*columns))
+    def step(users: F32, items: F32, prior: F32, popularity: F32, bias: F32, mask: Bool, weight: F32) -> Gradients:
+        found = compiled(users, items, prior, popularity, bias, mask, weight)
+        loss, *gradients = (t.numpy() for t in found)
         return Gradients(float(loss), *gradients)
 
     rows, ones = np.zeros((group, model.dim), np.float32), np.zeros(group, np.float32)

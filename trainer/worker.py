@@ -15,10 +15,10 @@ from ingest.columns import Events, MicroBatch, Partition
 from ingest.contract import AssignmentLost, EventSource, StreamUnavailable
 from native.ragged import Ragged
 from trainer.backoff import Backoff
+from trainer.copies import check_deltas
 from trainer.dense import DenseWorker
 from trainer.examples import ExampleReader
 from trainer.identities import Identities
-from trainer.copies import check_deltas
 from trainer.learner import Learner
 from trainer.metrics import Metrics
 from trainer.pending import Pending

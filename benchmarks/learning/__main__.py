@@ -123,7 +123,9 @@ def main() -> None:
     stream = stream.ordered(first_only=True, negatives=False)
 
     quality = backtest(stream, configured("quality"), frozen=True)
-    people.print(f"quality: {quality['hr10']}, late {quality['hr10_late']}, frozen {quality['frozen']}", highlight=False)
+    people.print(
+        f"quality: {quality['hr10']}, late {quality['hr10_late']}, frozen {quality['frozen']}", highlight=False
+    )
     presets = {}
     for name in PRESETS:
         done = backtest(stream, configured(name), frozen=False)
@@ -159,7 +161,9 @@ def show(people: Console, presets: dict[str, Any], others: dict[str, Any], quali
     table = Table("", "HR@10", "late", "events/s, one core")
     for name, row in presets.items():
         table.add_row(name, f"{row['hr10']:.4f}", f"{row['hr10_late']:.4f}", f"{row['events_per_cpu_s']:,.0f}")
-    table.add_row("quality, frozen copy", f"{quality['frozen']['hr10']:.4f}", f"{quality['frozen']['hr10_late']:.4f}", "")
+    table.add_row(
+        "quality, frozen copy", f"{quality['frozen']['hr10']:.4f}", f"{quality['frozen']['hr10_late']:.4f}", ""
+    )
     for name, row in others.items():
         table.add_row(name, f"{row['hr10']:.4f}", f"{row['hr10_late']:.4f}", "")
     people.print(table)

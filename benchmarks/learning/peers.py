@@ -1,8 +1,8 @@
 """What others would recommend, test then train. Not shipped.
 
-Each takes user, item (n,) codes in stream order and answers ranks (n,): of event i's item among the items seen before it
-minus the user's own, 1 + strictly better + half of the ties; inf for an item never seen before. A user without history
-is ranked by decayed popularity, as everywhere here.
+Each takes user, item (n,) codes in stream order and answers ranks (n,): of event i's item among the items seen before
+it minus the user's own, 1 + strictly better + half of the ties; inf for an item never seen before. A user without
+history is ranked by decayed popularity, as everywhere here.
 """
 
 from __future__ import annotations

@@ -14,7 +14,9 @@ from embedding_store.towers import DenseParameters, forward
 from tests.flushes import SOURCE, flush_of
 
 NOW_MS = 1_700_000_000_000
-PLAIN = ModelSettings(dim=4, shards=2, popularity_half_life=20, popularity_floor=1e-12, clocks=(0.8,), learned_gates=False)
+PLAIN = ModelSettings(
+    dim=4, shards=2, popularity_half_life=20, popularity_floor=1e-12, clocks=(0.8,), learned_gates=False
+)
 DENSE = PLAIN.model_copy(update={"dense_layers": (6, 3)})
 SQUARE = PLAIN.model_copy(update={"dense_layers": (4,)})  # outputs as wide as rows, and not the same
 

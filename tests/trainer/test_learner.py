@@ -358,6 +358,8 @@ def test_the_trained_towers_are_the_served_ones(name):
     user, item = dense.towers(tf.constant(dense._local))
     x = np.random.default_rng(0).normal(size=(9, model.dim)).astype(np.float32)
     for layers, served in ((user, towers.user), (item, towers.item)):
-        np.testing.assert_allclose(tensor_forward(layers, tf.constant(x)).numpy(), forward(served, x), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            tensor_forward(layers, tf.constant(x)).numpy(), forward(served, x), rtol=1e-5, atol=1e-6
+        )
     assert not np.allclose(forward(towers.user, x), forward(towers.item, x))
     assert towers.user[-1][0].shape[1] == model.output_dim

@@ -93,7 +93,7 @@ def reader_of(store, model):
     [
         {},
         {"clocks": (0.9, 0.6), "learned_gates": True},
-        {"user_id_vector": True}, 
+        {"user_id_vector": True},
         {"dense_layers": (6, 4), "user_id_vector": True},
         {"dense_layers": (4,), "learned_gates": True},
     ],
@@ -184,7 +184,7 @@ def test_a_test_is_what_the_protocol_says(weight, user_id_vector):
         if event.item in own:
             continue
         recent = [c.item for c in known[::-1][: model.history_length]]
-        w = np.array([model.clocks[0]**k if item in keys else 0.0 for k, item in enumerate(recent)])
+        w = np.array([model.clocks[0] ** k if item in keys else 0.0 for k, item in enumerate(recent)])
         x = None
         if w.sum():
             at = np.searchsorted(keys, np.array(recent, np.uint64)[w > 0])

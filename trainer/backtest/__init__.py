@@ -1,1 +1,1 @@
-"""`towline backtest`: a recorded stream through the very code that a trainer runs, tested event by event, then learned."""
+"""`towline backtest`: a recorded stream through the very code that a trainer runs, each event tested, then learned."""

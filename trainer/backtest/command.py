@@ -12,13 +12,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from embedding_store.model import ModelSettings
 from ingest.settings import IngestSettings
-from trainer.backtest.errors import BacktestError as BacktestError
+from trainer.backtest.errors import BacktestError
 from trainer.backtest.plot import plot
 from trainer.backtest.replayed import replay
 from trainer.backtest.report import report
 from trainer.backtest.stream import read_stream
 from trainer.settings import TrainerSettings
 from trainer.warm_up import warm_up
+
+__all__ = ["BacktestError", "Columns", "run"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def read_stream(
     delimiter: str | None = None,
     header: bool | None = None,
 ) -> Stream:
-    """The events of a file, in file order; without a time column that is the order of the stream. Raises DataUnusable."""
+    """The events of a file, in file order, which without a time column is the stream's. Raises DataUnusable."""
     condition = Condition.parse(positive_if)
     names = [name for name in (user, item, time, label) if name]
     columns = read_columns(path, names, delimiter=delimiter, header=header)

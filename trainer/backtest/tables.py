@@ -36,9 +36,7 @@ def read_columns(
     return _csv(path, text, names, delimiter, header)
 
 
-def _csv(
-    path: Path, text: str, names: list[str], delimiter: str | None, header: bool | None
-) -> dict[str, list[Any]]:
+def _csv(path: Path, text: str, names: list[str], delimiter: str | None, header: bool | None) -> dict[str, list[Any]]:
     first = text[: text.find("\n")] if "\n" in text else text
     if delimiter is None:
         delimiter = max(("\t", ",", ";", "|", "::"), key=first.count)

@@ -72,7 +72,7 @@ def test_a_missing_file_and_missing_packages_are_said(tmp_path):
     with pytest.raises(DataUnusable, match="there is no file"):
         read_columns(tmp_path / "nowhere.csv", ["a"])
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
-    with pytest.raises((Unavailable, DataUnusable), match="pyarrow|can't be read"):
+    with pytest.raises((Unavailable, DataUnusable), match=r"pyarrow|can't be read"):
         read_columns(tmp_path / "a.parquet", ["a"])
     try:
         import matplotlib  # noqa: F401
