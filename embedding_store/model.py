@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from embedding_store.regularization import NoRegularization, Regularization, check_learning
+from embedding_store.regularization import L2, Regularization, check_learning
 from embedding_store.schedules import Constant, Schedule
 from embedding_store.spec import Adagrad, Add, Optimizer, TableSpec
 
@@ -42,7 +42,7 @@ class ModelSettings(BaseModel):
     optimizer: Optimizer = Field(default_factory=Adagrad)
     schedule: Schedule = Field(default_factory=Constant)
     step_events: int = Field(1000, ge=1, le=10**9, description="events of one step: the unit of schedule and decay")
-    regularization: Regularization = Field(default_factory=NoRegularization)
+    regularization: Regularization = Field(default_factory=lambda: L2(l2=0.5))
     clip_norm: float = Field(
         0.0, ge=0, le=1e15, allow_inf_nan=False, description="longest gradient of a row, L2 norm; 0: as it comes"
     )

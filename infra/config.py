@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from embedding_store.model import ModelSettings
 from embedding_store.settings import RedisSettings
@@ -48,6 +48,11 @@ class TowlineConfig(BaseModel):
     serving: ServingSettings = Field(default_factory=ServingSettings)
     local: LocalSettings = Field(default_factory=LocalSettings)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, values: Any) -> Any:
+        return overlaid(values) if isinstance(values, dict) else values
+
 
 class Source(NamedTuple):
     """Where the configuration was read from; `file` is None when defaults and environment are all there is."""
@@ -68,7 +73,7 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
     values, text = _read(file)
     place = Place(file=str(file) if file else "", text=text, environment=_overlay(values, environ))
     try:
-        config = TowlineConfig.model_validate(overlaid(values))
+        config = TowlineConfig.model_validate(values)
     except ValidationError as error:
         raise ConfigError("\n".join(explain(TowlineConfig, detail, place) for detail in error.errors())) from None
     base = file.parent if file else Path.cwd()

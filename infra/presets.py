@@ -24,12 +24,13 @@ class LearningSettings(BaseModel):
 
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    # The defaults of the settings themselves.
-    "quality": {},
+    # The defaults of the settings themselves, and a micro-batch for each update.
+    "quality": {"ingest": {"batch_events": 64}},
     # Half as wide, two passes with half as many replays.
     "balanced": {
         "model": {"dim": 64},
         "trainer": {"passes": 2, "replay": 2, "update_events": 128, "group": 384},
+        "ingest": {"batch_events": 128},
     },
     # One pass, one replay an event, the optimizer runs in the store.
     "throughput": {

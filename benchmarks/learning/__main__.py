@@ -32,7 +32,7 @@ from benchmarks.learning.peers import PEERS, biased_mf
 from benchmarks.machine import facts
 from infra.config import TowlineConfig
 from infra.demo import movielens
-from infra.presets import PRESETS, overlaid
+from infra.presets import PRESETS
 from tests.streams import HARD, LAWS, Made, make
 from trainer.backtest.plot import plot
 from trainer.backtest.replayed import replay
@@ -47,7 +47,7 @@ START_MS = 1_600_000_000_000
 
 def configured(preset: str) -> TowlineConfig:
     """The shipped settings of a preset."""
-    return TowlineConfig.model_validate(overlaid({"learning": {"preset": preset}}))
+    return TowlineConfig.model_validate({"learning": {"preset": preset}})
 
 
 def backtest(stream: Stream, config: TowlineConfig, *, frozen: bool) -> dict[str, Any]:
