@@ -13,7 +13,7 @@ import numpy.typing as npt
 from embedding_store.contract import ENTRY, F32, I64, U64, Bool, EmbeddingStore, Histories, Rows
 from embedding_store.model import ModelSettings
 from ingest.columns import Events
-from native.histories import known_before, newest_known, seen_before
+from native.histories import ever_known, known_before, newest_known, seen_before
 from native.key_index import KeyIndex, unique_keys
 from trainer.replay import ReplayBuffer
 
@@ -27,12 +27,8 @@ class Past:
     recent: U64  # (n, history_length) items, newest first
     lengths: I64  # (n,) how many of them
     seen_offsets: I64  # (n + 1,)
-    seen: U64  # items of event i: seen[seen_offsets[i]:seen_offsets[i + 1]]
-
-    @property
-    def ever(self) -> I64:
-        """(n,) items of each event's whole history, as far as it is kept."""
-        return np.diff(self.seen_offsets)
+    seen: U64  # items of event i: seen[seen_offsets[i]:seen_offsets[i + 1]], repeats allowed
+    ever: I64  # (n,) items of the whole history, as far as it is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +160,9 @@ class ExampleReader:
         recent, lengths = np.zeros((n, self._model.history_length), np.uint64), np.zeros(n, np.int64)
         newest_known(*lists, user, stored_known, fresh_known, recent, lengths)
         offsets, seen = _seen(lists, user, stored_known, fresh_known)
-        return Past(recent, lengths, offsets, seen)
+        ever = np.empty(n, np.int64)
+        ever_known(*lists, user, stored_known, fresh_known, ever)
+        return Past(recent, lengths, offsets, seen, ever)
 
 
 def _everything(histories: Histories, fresh: tuple[I64, Entries]) -> tuple[I64, U64]:
