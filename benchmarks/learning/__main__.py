@@ -115,8 +115,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--synthetic-events", type=int, default=10_000, help="of each made-up stream; 0: none")
     parser.add_argument("--plot", type=Path, help="PNG of HR@10 over time")
+    parser.add_argument("--only-synthetic", action="store_true", help="the made-up streams alone")
     arguments = parser.parse_args()
     people = Console(stderr=True)
+    if arguments.only_synthetic:
+        made = synthetic(arguments.synthetic_events, configured("quality"), people)
+        print(json.dumps({"synthetic": made, "machine": facts()}))
+        return
     ratings = movielens.load()
     liked = ratings.rating >= movielens.POSITIVE
     stream = Stream(ratings.user.tolist(), ratings.item.tolist(), ratings.time_ms, liked)
