@@ -21,6 +21,7 @@ from embedding_store.contract import EmbeddingStore, Source
 from embedding_store.errors import StoreUnavailable
 from embedding_store.memory import MemoryStore
 from embedding_store.model import ModelSettings
+from embedding_store.regularization import NoRegularization
 from embedding_store.spec import Sgd
 from ingest.columns import MicroBatch, Partition, Tombstones
 from ingest.listed import ListedSource
@@ -458,7 +459,8 @@ def test_a_new_table_joins_where_the_others_stand(faults):
 
 def test_what_can_not_be_learned_is_counted_all_the_same(faults):
     """Vectors that ran away: the ranges are applied everywhere, with counts and sequences and no gradients."""
-    model = MODEL.model_copy(update={"optimizer": Sgd(learning_rate=100.0), "initial_std": 1.0})
+    wild = {"optimizer": Sgd(learning_rate=100.0), "regularization": NoRegularization(), "initial_std": 1.0}
+    model = MODEL.model_copy(update=wild)
     messages, clicks = topic(random.Random(13), 1, 60)
     store = MemoryStore()
     metrics = work(store, model, settings_of(), source_of(messages))
