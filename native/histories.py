@@ -108,7 +108,7 @@ def ever_known(
     fresh_known: I64,
     ever: I64,
 ) -> None:
-    """How many entries each event knows in all; one in both lists counts once, as in `newest_known`. Fills ever (n,)."""
+    """How many entries each event knows; one in both lists counts once, as in `newest_known`. Fills ever (n,)."""
     for i in range(len(user)):
         s0, f0 = stored_offsets[user[i]], fresh_offsets[user[i]]
         s = s0 + stored_known[i]
