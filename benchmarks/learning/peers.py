@@ -37,6 +37,26 @@ def _rank(scores, known, own, target):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
+def _dot(x, y):  # type: ignore[no-untyped-def]
+    total = 0.0
+    for j in range(len(x)):
+        total += x[j] * y[j]
+    return total
+
+
+@njit(cache=True, fastmath={"reassoc", "contract"})
+def _products(rows, x):  # type: ignore[no-untyped-def]
+    """Of every row and x; NumPy's @ would need SciPy here."""
+    out = np.empty(len(rows))
+    for i in range(len(rows)):
+        total = 0.0
+        for j in range(len(x)):
+            total += rows[i, j] * x[j]
+        out[i] = total
+    return out
+
+
+@njit(cache=True)
 def popularity(user, item, users, items):  # type: ignore[no-untyped-def]
     """Decayed popularity, half-life 1000 events."""
     ranks, known, own = np.empty(len(user)), np.zeros(items, np.bool_), np.zeros((users, items), np.bool_)
@@ -119,9 +139,9 @@ def isgd(user, item, users, items):  # type: ignore[no-untyped-def]
     for n in range(len(user)):
         u, i = user[n], item[n]
         popular *= 0.5 ** (1.0 / HALF_LIFE)
-        scores = popular.copy() if fresh[u] else -np.abs(1.0 - q @ p[u])
+        scores = popular.copy() if fresh[u] else -np.abs(1.0 - _products(q, p[u]))
         ranks[n] = _rank(scores, known, own[u], i)
-        error = 1.0 - p[u] @ q[i]
+        error = 1.0 - _dot(p[u], q[i])
         before = p[u].copy()
         p[u] += 0.05 * (error * q[i] - 0.01 * p[u])
         q[i] += 0.05 * (error * before - 0.01 * q[i])
@@ -143,7 +163,7 @@ def bpr(user, item, users, items):  # type: ignore[no-untyped-def]
     for n in range(len(user)):
         u, i = user[n], item[n]
         popular *= 0.5 ** (1.0 / HALF_LIFE)
-        scores = popular.copy() if fresh[u] else q @ p[u] + bias
+        scores = popular.copy() if fresh[u] else _products(q, p[u]) + bias
         ranks[n] = _rank(scores, known, own[u], i)
         popular[i] += 1.0
         if not known[i]:
@@ -156,7 +176,7 @@ def bpr(user, item, users, items):  # type: ignore[no-untyped-def]
             a, b, c = user[m], item[m], seen[np.random.randint(0, met)]
             if own[a, c]:
                 continue
-            margin = p[a] @ (q[b] - q[c]) + bias[b] - bias[c]
+            margin = _dot(p[a], q[b] - q[c]) + bias[b] - bias[c]
             push = rate / (1.0 + np.exp(margin))
             before = p[a].copy()
             p[a] += push * (q[b] - q[c]) - rate * decay * p[a]
@@ -221,7 +241,7 @@ def biased_mf(user, item, rating, users, items):  # type: ignore[no-untyped-def]
     mean, a, b, total = 0.0, np.zeros(users), np.zeros(items), 0.0
     for n in range(len(user)):
         u, i = user[n], item[n]
-        error = mean + a[u] + b[i] + p[u] @ q[i] - rating[n]
+        error = mean + a[u] + b[i] + _dot(p[u], q[i]) - rating[n]
         total += error * error
         mean += (rating[n] - mean) / (n + 1)
         a[u] -= rate * (error + penalty * a[u])
