@@ -12,7 +12,7 @@ import numpy.typing as npt
 from embedding_store.contract import F32, I64, U64, Bool, Changes, Cursor, EmbeddingStore, Rows
 from embedding_store.decay import clocks_of, decays, missed
 from embedding_store.model import ModelSettings
-from embedding_store.towers import DenseParameters, Layers, Towers, forward
+from embedding_store.towers import DenseParameters, Gates, Layers, forward
 from native.decay import shrink
 from native.key_index import KeyIndex
 from native.scan import score_items
@@ -50,11 +50,12 @@ class ItemMirror:
         self.event_time_ms = 0
         self.produced_ms = 0
         self.clock = 0
-        self._store = store
+        self._store, self._model = store, model
         self._half_life = float(model.popularity_half_life)
-        self._tables = ("item", "dense") if model.dense_layers else ("item",)
+        self._log_floor = float(np.log(model.popularity_floor))
+        self._tables = ("item", "dense") if model.has_dense else ("item",)
         self._parameters = DenseParameters(model)
-        self._towers = Towers((), ())
+        self._towers = self._parameters.to_towers(self._parameters.initial())
         self._cursors: dict[str, Cursor | None] = dict.fromkeys(self._tables)
         self._spec = model.tables()["item"]
         self._decays = decays(self._spec)
@@ -77,6 +78,21 @@ class ItemMirror:
         self._ids: list[bytes] = [b""] * n
         self._named = np.zeros(n, bool)
         self._checks = np.zeros(n, np.uint32)
+
+    def frozen(self) -> ItemMirror:
+        """A copy of what it holds now, not to be refreshed."""
+        other = ItemMirror(self._store, self._model)
+        with self.lock:
+            keys = self._index.slot_keys
+            here = np.flatnonzero(self._index.find(keys) == np.arange(len(keys)))  # without freed slots
+            there = other._index.add(keys[here])
+            other._grow()
+            other._vectors[there], other._bias[there] = self._vectors[here], self._bias[here]
+            other._log_popularity[there] = self._log_popularity[here]
+            other._offset, other.clock, other._towers = self._offset, self.clock, self._towers
+            if not self._raw_are_outputs:
+                other._outputs[there] = self._outputs[here]
+        return other
 
     @property
     def size(self) -> int:
@@ -117,8 +133,9 @@ class ItemMirror:
         with self.lock:  # both towers switch together, and every item with them
             self._towers = towers
             self._cursors["dense"] = changes.cursor
-            n = self._index.high_water
-            self._outputs[:n] = forward(towers.item, self._vectors[:n])
+            if not self._raw_are_outputs:
+                n = self._index.high_water
+                self._outputs[:n] = forward(towers.item, self._vectors[:n])
 
     def _decayed(self, changes: Changes) -> tuple[F32, F32]:
         """Vectors and outputs of every slot at the clocks of `changes`, whose own rows are still to come. Pure."""
@@ -217,41 +234,55 @@ class ItemMirror:
         """Dense layers of the user tower, of the same version as the items' outputs."""
         return self._towers.user
 
+    @property
+    def gates(self) -> Gates:
+        """Gates, likewise."""
+        return self._towers.gates
+
     def slots(self, keys: U64) -> I64:
         """(n,) place of each key in the arrays that `scores` fills, -1 where absent. Valid under `lock`."""
         return self._index.find(keys)
 
     def scores(self, vector: F32 | None, popularity_weight: float) -> F32:
-        """(high water,) score of every slot: vector·item + weight·ln(popularity / the most popular's).
+        """(high water,) score of every slot: vector·item + weight·ln(popularity / the most popular's), see `columns`.
 
         Call under `lock`. -inf for items that no positive event has named yet. None scores by popularity alone.
         """
-        outputs, bias, popularity = self.columns(popularity_weight)
+        outputs, popularity, floor = self.columns()
         if vector is None:
             return popularity.copy()
-        out = np.empty(len(bias), np.float32)
-        score_items(outputs, bias, np.ascontiguousarray(vector, np.float32), out)
+        out = np.empty(len(popularity), np.float32)
+        user = np.ascontiguousarray(vector, np.float32)
+        score_items(outputs, popularity, floor, user, np.float32(popularity_weight), out)
         return out
 
-    def columns(self, popularity_weight: float) -> tuple[F32, F32, F32]:
-        """What scores are made of, one place per slot: (item outputs, weighted log popularity, log popularity).
+    def columns(self) -> tuple[F32, F32, np.float32]:
+        """What scores are made of, one place per slot: (item outputs, log popularity, what it counts as at least).
 
-        Call under `lock`. The first and the last are views.
+        Call under `lock`: views. Log popularity is below that of the most popular item, -inf where no positive event
+        has named the item.
         """
         n = self._index.high_water
-        popularity = self._bias[:n]
-        # 0·(-inf) would be NaN: with no weight on popularity an unnamed item still stays out.
-        bias = popularity * np.float32(popularity_weight) if popularity_weight else _admitted(popularity)
-        return self._outputs[:n], bias, popularity
+        floor = self._log_floor + _LN2 * self.clock / self._half_life - self._scale
+        return self._outputs[:n], self._bias[:n], np.float32(floor)
+
+    def gains(self, positives: F32) -> F32:
+        """(n,) what events (n,) on top of the clock add to popularity, each in logs and on the scale of `columns`."""
+        clocks = self.clock + 1.0 + np.arange(len(positives))
+        with np.errstate(divide="ignore"):
+            log_p = np.log(positives.astype(np.float64)) + _LN2 * clocks / self._half_life
+        out: F32 = (log_p - self._scale).astype(np.float32)
+        return out
+
+    @property
+    def _scale(self) -> float:
+        """What log popularity is told below: the largest, or as good as any where no item is popular yet."""
+        return self._offset if np.isfinite(self._offset) else _LN2 * self.clock / self._half_life
 
     def describe(self, slots: I64) -> tuple[U64, list[bytes], I64, I64]:
         """(keys, ids, clocks, updated_ms) of slots. Call under `lock`."""
         ids = [self._ids[s] for s in slots.tolist()]
         return self._index.slot_keys[slots], ids, self._columns["clock"][slots], self._columns["updated_ms"][slots]
-
-
-def _admitted(bias: F32) -> F32:
-    return np.where(np.isneginf(bias), bias, np.float32(0.0))
 
 
 def _grown(column: npt.NDArray[Number], n: int, fill: float) -> npt.NDArray[Number]:

@@ -5,36 +5,44 @@ from __future__ import annotations
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from embedding_store.regularization import NoRegularization, Regularization, check_learning
+from embedding_store.regularization import L2, Regularization, check_learning
 from embedding_store.schedules import Constant, Schedule
 from embedding_store.spec import Adagrad, Add, Optimizer, TableSpec
 
 
 class ModelSettings(BaseModel):
-    """`[model]` of towline.toml: a two-tower model over tables `item`, `history` and, on demand, `user` and `dense`.
+    """`[model]` of towline.toml: a two-tower model over tables `item`, `history`, `dense` and, on demand, `user`.
 
-    User: recency-weighted mean of the vectors of the last `history_length` items (weight recency^k, k = 0 the newest),
-    plus the user's own id vector if `user_id_vector`. Item: its row of the item table. Score: dot product +
-    popularity_weight · log share of decayed popularity. Item and user rows learn by `optimizer`, `schedule`,
-    `regularization` and `clip_norm`, in the store. With `dense_layers` both sides pass through a ReLU network of
-    those widths first.
+    An item's row is cut evenly among the `clocks`. User: for each clock, the mean of that part of the rows of the last
+    `history_length` items, weighted by recency^k at first (k = 0 the newest) and by learned position weights then;
+    scaled by a learned factor per clock and bucket of history length; plus the user's own id vector if
+    `user_id_vector`. Score: dot product + a · log of decayed popularity, a learned per bucket. Without `learned_gates`
+    position weights, factors (1) and a (`popularity_weight`) stay as they begin. Item and user rows learn by
+    `optimizer`, `schedule`, `regularization` and `clip_norm`, in the store. With `dense_layers` both sides pass through
+    a ReLU network of those widths first.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    dim: int = Field(64, ge=2, le=1024)
+    dim: int = Field(128, ge=2, le=1024)
     history_length: int = Field(20, ge=1, le=256, description="newest positives a user vector is made of")
     seen_length: int = Field(1024, ge=1, le=4096, description="newest positives kept per user: what exclude_seen knows")
-    recency: float = Field(0.8, gt=0, le=1)
+    clocks: tuple[float, ...] = Field(
+        (0.9, 0.6), description="recency of each clock, above 0 and at most 1: what a place in the history weighs"
+    )
+    learned_gates: bool = Field(True, description="position weights, scales and popularity weights are learned")
     user_id_vector: bool = False
     dense_layers: tuple[int, ...] = ()
-    popularity_weight: float = Field(0.5, ge=0, le=10)
+    popularity_weight: float = Field(0.7, ge=0, le=10, description="of log decayed popularity, at first")
+    popularity_floor: float = Field(
+        0.01, gt=0, le=1, allow_inf_nan=False, description="decayed popularity counts as no less: in positive events"
+    )
     popularity_half_life: int = Field(1000, ge=1, description="events after which an item's popularity has halved")
     initial_std: float = Field(0.03, gt=0, le=1)
     optimizer: Optimizer = Field(default_factory=Adagrad)
     schedule: Schedule = Field(default_factory=Constant)
     step_events: int = Field(1000, ge=1, le=10**9, description="events of one step: the unit of schedule and decay")
-    regularization: Regularization = Field(default_factory=NoRegularization)
+    regularization: Regularization = Field(default_factory=lambda: L2(l2=0.5))
     clip_norm: float = Field(
         0.0, ge=0, le=1e15, allow_inf_nan=False, description="longest gradient of a row, L2 norm; 0: as it comes"
     )
@@ -56,6 +64,12 @@ class ModelSettings(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _has_whole_parts(self) -> ModelSettings:
+        if self.dim % len(self.clocks):
+            raise ValueError(f"dim {self.dim} can't be cut evenly among {len(self.clocks)} clocks")
+        return self
+
+    @model_validator(mode="after")
     def _lives(self) -> ModelSettings:
         for name in ("item_max_rows", "user_max_rows"):
             if 0 < getattr(self, name) < self.shards:
@@ -67,12 +81,24 @@ class ModelSettings(BaseModel):
         check_learning(self.optimizer, self.regularization, self.schedule, self.clip_norm)
         return self
 
+    @field_validator("clocks")
+    @classmethod
+    def _clocks_tick(cls, clocks: tuple[float, ...]) -> tuple[float, ...]:
+        if not 1 <= len(clocks) <= 8 or not all(0 < recency <= 1 for recency in clocks):
+            raise ValueError(f"clocks must be 1 to 8 recencies above 0 and at most 1, got {list(clocks)}")
+        return clocks
+
     @field_validator("dense_layers")
     @classmethod
     def _layers_have_a_width(cls, widths: tuple[int, ...]) -> tuple[int, ...]:
         if not all(1 <= width <= 4096 for width in widths):
             raise ValueError(f"each of dense_layers must be 1 to 4096 wide, got {list(widths)}")
         return widths
+
+    @property
+    def has_dense(self) -> bool:
+        """Whether anything is learned besides rows."""
+        return self.learned_gates or bool(self.dense_layers)
 
     @property
     def output_dim(self) -> int:
@@ -96,7 +122,7 @@ class ModelSettings(BaseModel):
         }
         if self.user_id_vector:
             specs["user"] = self._vectors("user", self.seed + 1, self.user_max_rows, self.user_ttl_s)
-        if self.dense_layers:
+        if self.has_dense:
             # Parameters are a pure function of the seed plus this table's sum of deltas: no worker has to be first.
             specs["dense"] = TableSpec(name="dense", kind="dense", dim=64, optimizer=Add(), shards=1)
         return specs

@@ -10,9 +10,12 @@ import numpy.typing as npt
 from embedding_store.contract import F32, I64, U64, Bool, EmbeddingStore, Histories
 from embedding_store.mirror import ItemMirror
 from embedding_store.model import ModelSettings
-from embedding_store.towers import forward
+from embedding_store.towers import bucket_of, forward
 from native.pooling import pool_histories
 from native.scan import rank_of, ranks_of, top_k
+
+_TOGETHER = 64
+"""Users scored by one product: scores of so many stay in the cache for most catalogues."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,7 @@ class Users:
     """Users as they stand; row i answers key i."""
 
     vectors: F32  # (n, output_dim) outputs of the user tower; zeros where not warm
+    prior: F32  # (n,) weight of log popularity in their scores
     found: Bool  # (n,) an event of theirs was applied
     warm: Bool  # (n,) they have something to be personal about: an item of their history, or a vector of their own
     clock: I64  # (n,)
@@ -40,11 +44,25 @@ class Ranked:
     updated_ms: I64
 
 
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Events that the store does not hold yet, in order, and how many of them come before each of m tests."""
+
+    before: I64  # (m,) not falling
+    items: U64  # (e,)
+    positives: F32  # (e,) what each adds to its item's popularity; 0 for a negative
+
+
 class Ranker:
     """Exact ranking over the mirror."""
 
     def __init__(self, store: EmbeddingStore, model: ModelSettings, mirror: ItemMirror) -> None:
         self._store, self._model, self._mirror = store, model, mirror
+
+    @property
+    def mirror(self) -> ItemMirror:
+        """What is ranked."""
+        return self._mirror
 
     def users(self, keys: U64) -> Users:
         """Read histories (and id vectors) from the store and run the user tower. Raises StoreUnavailable."""
@@ -56,9 +74,10 @@ class Ranker:
         recent, lengths = recent_items(histories, self._model.history_length)
         with self._mirror.lock:
             own_vectors = None if own is None else own.vectors * own.found[:, None]
-            vectors, warm = self.user_outputs(recent, lengths, own_vectors)
+            vectors, prior, warm = self.user_outputs(recent, lengths, np.diff(histories.offsets), own_vectors)
         return Users(
             vectors=vectors,
+            prior=prior,
             found=histories.found,
             warm=warm,
             clock=clock,
@@ -68,14 +87,18 @@ class Ranker:
             seen_keys=histories.entries["item"],
         )
 
-    def recommend(self, vector: F32 | None, *, exclude: U64, k: int, only: U64 | None = None) -> Ranked:
+    def recommend(
+        self, vector: F32 | None, *, exclude: U64, k: int, only: U64 | None = None, prior: float | None = None
+    ) -> Ranked:
         """The k best items for a user vector; None ranks by decayed popularity. Exact.
+
+        prior: the user's weight of log popularity; None: what the model begins with.
 
         exclude: keys left out; only: keys to choose from (unknown ones are ignored). Items that no
         positive event has named are never recommended.
         """
         with self._mirror.lock:
-            scores = self._scores(vector, exclude)
+            scores = self._scores(vector, exclude, prior)
             if only is not None:
                 chosen = self._mirror.slots(only)
                 out = np.ones(len(scores), bool)
@@ -87,48 +110,60 @@ class Ranker:
         return Ranked(keys, ids, best[:n].copy(), clock, updated_ms)
 
     def ranks(
-        self, vectors: F32, warm: Bool, seen_offsets: I64, seen: U64, targets: U64
+        self, vectors: F32, prior: F32, warm: Bool, seen_offsets: I64, seen: U64, targets: U64, arrivals: Arrivals
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """`rank` of m targets for m users at once, by the model and by decayed popularity alone.
 
-        vectors (m, output_dim), users not warm are ranked by popularity; user i has seen
-        seen[seen_offsets[i]:seen_offsets[i + 1]]. NaN where the user has seen the target itself: not a test.
+        vectors (m, output_dim), prior (m,) weights of log popularity; users not warm are ranked by popularity; user i
+        has seen seen[seen_offsets[i]:seen_offsets[i + 1]]. Popularity is as of each test: `arrivals` come on top of
+        what the mirror holds. NaN where the user has seen the target itself: not a test.
         """
         ranks, popular = np.empty(len(targets)), np.empty(len(targets))
         with self._mirror.lock:
-            outputs, bias, popularity = self._mirror.columns(self._model.popularity_weight)
+            outputs, popularity, floor = self._mirror.columns()
+            popularity, gains = popularity.copy(), self._mirror.gains(arrivals.positives)
+            arrived = self._mirror.slots(arrivals.items)
             slots, target_slots = self._mirror.slots(seen), self._mirror.slots(targets)
-            ranks_of(outputs, bias, popularity, vectors, warm, seen_offsets, slots, target_slots, ranks, popular)
+            for start in range(0, len(targets), _TOGETHER):
+                part = slice(start, start + _TOGETHER)
+                scores = vectors[part] @ outputs.T
+                first = int(arrivals.before[start - 1]) if start else 0
+                ranks_of(scores, popularity, floor, prior[part], warm[part], seen_offsets[start:], slots,
+                         target_slots[part], arrivals.before[part] - first, arrived[first:], gains[first:],
+                         ranks[part], popular[part])  # fmt: skip
         user = np.repeat(np.arange(len(targets)), np.diff(seen_offsets))
         repeated = user[seen == targets[user]]  # by key: the mirror may not know the item
         ranks[repeated] = popular[repeated] = np.nan
         return ranks, popular
 
-    def user_outputs(self, recent: U64, lengths: I64, own: F32 | None) -> tuple[F32, Bool]:
-        """((m, output_dim) user tower outputs, (m,) warm) of m histories against the mirror's rows.
+    def user_outputs(self, recent: U64, lengths: I64, ever: I64, own: F32 | None) -> tuple[F32, F32, Bool]:
+        """((m, output_dim) user tower outputs, (m,) weights of log popularity, (m,) warm) against the mirror's rows.
 
-        recent (m, length) items newest first, lengths (m,); own (m, dim) id vectors where the model has them. Call
-        under the mirror's lock to have all of it from one state.
+        recent (m, length) items newest first, lengths (m,) of them, ever (m,) items of the whole histories; own
+        (m, dim) id vectors where the model has them. Call under the mirror's lock to have all of it from one state.
         """
         slots = np.full(recent.shape, -1, np.int64)
         present = np.arange(recent.shape[1]) < lengths[:, None]
         vectors, found = self._mirror.raw_vectors(recent[present])
         slots[present] = np.where(found, np.arange(len(found)), -1)
+        gates, bucket = self._mirror.gates, bucket_of(ever)
         pooled = np.zeros((len(recent), self._model.dim), np.float32)
-        pool_histories(vectors, slots, self._model.recency, pooled)
+        shares = np.empty((len(recent), *gates.logits.shape), np.float32)
+        pool_histories(vectors, slots, gates.logits, gates.scales, bucket, shares, pooled)
         warm = np.asarray((slots >= 0).any(axis=1))
         if own is not None:
             pooled, warm = pooled + own, np.asarray(warm | (own != 0).any(axis=1))
-        return (forward(self._mirror.user_layers, pooled) * warm[:, None]).astype(np.float32, copy=False), warm
+        outputs = forward(self._mirror.user_layers, pooled) * warm[:, None]
+        return outputs.astype(np.float32, copy=False), gates.prior[bucket], warm
 
-    def rank(self, vector: F32 | None, *, exclude: U64, target: int) -> float:
+    def rank(self, vector: F32 | None, *, exclude: U64, target: int, prior: float | None = None) -> float:
         """The place of `target` in what `recommend` would answer: 1 + better + half of the ties; inf if absent."""
         with self._mirror.lock:
             slot = int(self._mirror.slots(np.array([target], np.uint64))[0])
-            return float("inf") if slot < 0 else float(rank_of(self._scores(vector, exclude), slot))
+            return float("inf") if slot < 0 else float(rank_of(self._scores(vector, exclude, prior), slot))
 
-    def _scores(self, vector: F32 | None, exclude: U64) -> F32:
-        scores = self._mirror.scores(vector, self._model.popularity_weight)
+    def _scores(self, vector: F32 | None, exclude: U64, prior: float | None) -> F32:
+        scores = self._mirror.scores(vector, self._model.popularity_weight if prior is None else prior)
         out = self._mirror.slots(exclude)
         scores[out[out >= 0]] = -np.inf
         return scores

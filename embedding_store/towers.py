@@ -1,4 +1,14 @@
-"""The dense parts of both towers in NumPy: what serving computes, and what TensorFlow's gradients must belong to."""
+"""What is learned besides rows, and how a user's vector is made of it: what serving computes, and what the trainer's
+gradients must belong to.
+
+User of history i_0 … i_{n−1} (i_0 the newest), of all ever seen `length` long, bucket b = min(⌊log2(length + 1)⌋, 7):
+
+    h_v = Σ_k softmax_k(p_v[k]) · O_{i_k}[part v]      over the k whose item has a row
+    x   = [s_1[b]·h_1 ; … ; s_V[b]·h_V] (+ own id vector), through the user's layers
+    score of item i = x · O_i + a[b] · lp_i,  lp_i = ln(max(decayed popularity, floor))
+
+At first p_v[k] = k·ln(recency of clock v), s = 1, a = popularity_weight.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embedding_store.contract import F32, U64, EmbeddingStore
+from embedding_store.contract import F32, I64, U64, EmbeddingStore
 from embedding_store.dense_versions import read_dense
 from embedding_store.model import ModelSettings
 
@@ -15,18 +25,63 @@ Layers = tuple[tuple[F32, F32], ...]
 """(weights (inputs, outputs), bias (outputs,)) of each layer of one tower."""
 
 
+BUCKETS = 8
+"""Of history lengths; the last begins at 127."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """How a history becomes a vector."""
+
+    logits: F32  # (clocks, history_length) p
+    scales: F32  # (clocks, BUCKETS) s
+    prior: F32  # (BUCKETS,) a
+
+    @property
+    def size(self) -> int:
+        """Values of all three."""
+        return self.logits.size + self.scales.size + self.prior.size
+
+    def flat(self) -> F32:
+        """(size,) one after the other."""
+        return np.concatenate([self.logits.reshape(-1), self.scales.reshape(-1), self.prior])
+
+    def of(self, flat: F32) -> Gates:
+        """Views of (size,) in the shapes of this."""
+        a, b = self.logits.size, self.logits.size + self.scales.size
+        return Gates(flat[:a].reshape(self.logits.shape), flat[a:b].reshape(self.scales.shape), flat[b : self.size])
+
+
+def initial_gates(model: ModelSettings) -> Gates:
+    """What the gates begin as, and stay where they are not learned."""
+    logits = np.outer(np.log(model.clocks), np.arange(model.history_length))
+    return Gates(
+        logits.astype(np.float32),
+        np.ones((len(model.clocks), BUCKETS), np.float32),
+        np.full(BUCKETS, model.popularity_weight, np.float32),
+    )
+
+
+def bucket_of(length: I64) -> I64:
+    """(n,) bucket of histories of `length` (n,) items ever."""
+    exponents: I64 = np.frexp(length + 1.0)[1].astype(np.int64)
+    return np.minimum(exponents - 1, BUCKETS - 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Towers:
-    """Dense parameters of both towers; empty tuples where the model has no dense layers."""
+    """All of the dense parameters; empty tuples where the model has no dense layers."""
 
     user: Layers
     item: Layers
+    gates: Gates
 
 
 class DenseParameters:
     """Where each dense parameter lies in the `dense` table: one flat float32 vector, cut into rows of the table's dim.
 
-    The value is `initial() + table`: the table holds only the sum of all workers' deltas.
+    Gates come first where they are learned, then the layers. The value is `initial() + table`: the table holds only the
+    sum of all workers' deltas.
     """
 
     def __init__(self, model: ModelSettings) -> None:
@@ -34,7 +89,9 @@ class DenseParameters:
         widths = (model.dim, *model.dense_layers)
         self._shapes = [] if not model.dense_layers else list(itertools.pairwise(widths))
         tower = sum(inputs * outputs + outputs for inputs, outputs in self._shapes)
-        self.size = 2 * tower
+        self._gates = initial_gates(model)
+        self.gates = self._gates.size if model.learned_gates else 0
+        self.size = self.gates + 2 * tower
         self._row = model.tables()["dense"].dim if self.size else 1
         self.rows = -(-self.size // self._row)
 
@@ -44,9 +101,9 @@ class DenseParameters:
         return np.arange(self.rows, dtype=np.uint64)
 
     def initial(self) -> F32:
-        """(size,) Glorot-uniform weights and zero biases (Glorot & Bengio 2010); a pure function of the seed."""
+        """(size,) gates, then Glorot-uniform weights and zero biases (Glorot & Bengio 2010). Pure."""
         rng = np.random.Generator(np.random.PCG64(self._seed))
-        parts = []
+        parts = [self._gates.flat().astype(np.float64)] if self.gates else []
         for inputs, outputs in 2 * self._shapes:
             limit = np.sqrt(6.0 / (inputs + outputs))
             parts += [(2.0 * rng.random(inputs * outputs) - 1.0) * limit, np.zeros(outputs)]
@@ -64,7 +121,7 @@ class DenseParameters:
         The bias follows its weights.
         """
         layers = []
-        at = 0
+        at = self.gates
         for inputs, outputs in 2 * self._shapes:
             layers.append((at, inputs, outputs))
             at += inputs * outputs + outputs
@@ -78,7 +135,7 @@ class DenseParameters:
             return tuple((flat[at:bias].reshape(shape), flat[bias:end]) for at, bias, end, shape in ends)
 
         user, item = self.layout()
-        return Towers(views(user), views(item))
+        return Towers(views(user), views(item), self._gates.of(flat) if self.gates else self._gates)
 
     def read(self, store: EmbeddingStore) -> F32:
         """(size,) the parameters as they stand in the store, all of one version. Raises StoreUnavailable."""

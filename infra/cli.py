@@ -202,6 +202,55 @@ def restore_snapshot(
     )
 
 
+@app.command()
+def backtest(
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="CSV, JSON lines or Parquet; the first two also .gz")],
+    config: Config = None,
+    user_column: Annotated[str, typer.Option("--user-column")] = "user_id",
+    item_column: Annotated[str, typer.Option("--item-column")] = "item_id",
+    time_column: Annotated[
+        str, typer.Option("--time-column", help="empty: the rows are in stream order")
+    ] = "timestamp",
+    label_column: Annotated[str, typer.Option("--label-column", help="empty: every row is a positive")] = "",
+    positive_if: Annotated[str, typer.Option("--positive-if", metavar="CONDITION", help="of the label")] = "label > 0",
+    time_unit: Annotated[str, typer.Option("--time-unit", help="s, ms, us, ns, iso or auto")] = "auto",
+    delimiter: Annotated[str, typer.Option("--delimiter", help="of a CSV; empty: found out")] = "",
+    header: Annotated[
+        bool | None, typer.Option("--header/--no-header", help="default: by the columns' names, which may be places")
+    ] = None,
+    warmup: Annotated[float, typer.Option("--warmup", min=0, max=0.99, help="share of events not scored")] = 0.2,
+    repeats: Annotated[
+        bool, typer.Option("--repeats/--first-only", help="learn again what a user has already had")
+    ] = False,
+    negatives: Annotated[
+        bool, typer.Option("--negatives/--positives-only", help="learn rows that are not positive as negatives")
+    ] = False,
+    batch_events: Annotated[int, typer.Option("--batch-events", min=0, help="of a micro-batch; 0: as configured")] = 0,
+    frozen: Annotated[
+        bool, typer.Option("--frozen/--no-frozen", help="measure a copy frozen after the warm-up too")
+    ] = True,
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="PNG", help="draw HR@10 over time")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="the last line is one JSON object")] = False,
+) -> None:
+    """Test, then learn, every event of a file by the trainer's own code, and tell how well it was recommended."""
+    settings = _load(config)
+    command = _module("trainer.backtest.command", "trainer")
+    columns = command.Columns(
+        user_column, item_column, time_column or None, label_column or None, positive_if, time_unit,
+        delimiter or None, header,
+    )  # fmt: skip
+    ingest = settings.ingest
+    if batch_events:
+        ingest = ingest.model_copy(update={"batch_events": batch_events})
+    try:
+        command.run(
+            data, columns, settings.model, settings.trainer, ingest, warmup=warmup, first_only=not repeats,
+            negatives=negatives, frozen=frozen, picture=plot, as_json=as_json,
+        )  # fmt: skip
+    except (command.BacktestError, SpecError) as error:
+        raise InfraError(str(error)) from error
+
+
 @app.command("config")
 def show_config(config: Config = None) -> None:
     """Print the configuration in effect as TOML, secrets masked."""

@@ -15,13 +15,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from embedding_store.model import ModelSettings
 from embedding_store.settings import RedisSettings
 from infra.config_faults import Place, explain
 from infra.errors import ConfigError
 from infra.local.settings import LocalSettings
+from infra.presets import LearningSettings, overlaid
 from infra.schema import find, nearest
 from ingest.settings import IngestSettings, KafkaSettings
 from serving.settings import ServingSettings
@@ -34,10 +35,11 @@ HANDED = "TOWLINE_HANDED_CONFIG"  # a whole configuration from a parent process 
 
 
 class TowlineConfig(BaseModel):
-    """All settings of one deployment, one section a room."""
+    """All settings of one deployment, one section a room; a preset fills in what they leave out."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)  # inputs hold secrets
 
+    learning: LearningSettings = Field(default_factory=LearningSettings)
     kafka: KafkaSettings = Field(default_factory=KafkaSettings)
     ingest: IngestSettings = Field(default_factory=IngestSettings)
     redis: RedisSettings = Field(default_factory=RedisSettings)
@@ -45,6 +47,11 @@ class TowlineConfig(BaseModel):
     trainer: TrainerSettings = Field(default_factory=TrainerSettings)
     serving: ServingSettings = Field(default_factory=ServingSettings)
     local: LocalSettings = Field(default_factory=LocalSettings)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, values: Any) -> Any:
+        return overlaid(values) if isinstance(values, dict) else values
 
 
 class Source(NamedTuple):

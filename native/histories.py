@@ -98,6 +98,33 @@ def newest_known(
 
 
 @njit(cache=True, nogil=True)
+def ever_known(
+    stored_offsets: I64,
+    stored: Entries,
+    fresh_offsets: I64,
+    fresh: Entries,
+    user: I64,
+    stored_known: I64,
+    fresh_known: I64,
+    ever: I64,
+) -> None:
+    """How many entries each event knows; one in both lists counts once, as in `newest_known`. Fills ever (n,)."""
+    for i in range(len(user)):
+        s0, f0 = stored_offsets[user[i]], fresh_offsets[user[i]]
+        s = s0 + stored_known[i]
+        both = 0
+        for f in range(f0 + fresh_known[i] - 1, f0 - 1, -1):
+            e = fresh[f]
+            while s > s0 and not _before(stored[s - 1], e.time_ms, e.partition, e.place):
+                s -= 1
+                o = stored[s]
+                if o.time_ms == e.time_ms and o.partition == e.partition and o.place == e.place:
+                    both += 1
+                    break
+        ever[i] = stored_known[i] + fresh_known[i] - both
+
+
+@njit(cache=True, nogil=True)
 def seen_before(
     stored_offsets: I64,
     stored: Entries,

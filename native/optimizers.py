@@ -94,6 +94,20 @@ def adam(
             vectors[i, j] = np.float32(np.float64(vectors[i, j]) - step)
 
 
+@njit(types.void(_ROWS, _GRADIENTS, types.float32), cache=True, nogil=True)
+def add_penalty(gradients: F32, vectors: F32, penalty: np.float32) -> None:
+    """g ← g + λ·w on the rows that have a gradient: the penalty λ/2·‖w‖² of each row that a loss is about."""
+    for i in range(vectors.shape[0]):
+        touched = False
+        for j in range(vectors.shape[1]):
+            if gradients[i, j] != 0.0:
+                touched = True
+                break
+        if touched:
+            for j in range(vectors.shape[1]):
+                gradients[i, j] += penalty * vectors[i, j]
+
+
 @njit(types.void(_GRADIENTS, types.float64, _ROWS), cache=True, nogil=True)
 def clip(gradients: F32, longest: float, out: F32) -> None:
     """out = g·min(1, longest/‖g‖₂), row by row (Pascanu, Mikolov, Bengio 2013, arXiv 1211.5063, algorithm 1).

@@ -16,17 +16,25 @@ _SUM_ORDER = {"reassoc", "contract"}
 
 
 @njit(cache=True, nogil=True, fastmath=_SUM_ORDER)
-def score_items(vectors: F32, bias: F32, user: F32, out: F32) -> None:
-    """out[i] = Σ_j vectors[i, j]·user[j] + bias[i] in float32.
+def score_items(vectors: F32, popularity: F32, floor: np.float32, user: F32, weight: np.float32, out: F32) -> None:
+    """out[i] = Σ_j vectors[i, j]·user[j] + weight·max(popularity[i], floor) in float32.
 
-    vectors (n, dim) f32, bias (n,) f32, user (dim,) f32, out (n,) f32; a bias of -inf keeps an item out.
+    vectors (n, dim) f32, popularity (n,) f32 in logs, user (dim,) f32, out (n,) f32; a popularity of -inf keeps an item
+    out, whatever the weight.
     """
     dim = vectors.shape[1]
     for i in range(vectors.shape[0]):
         total = np.float32(0.0)
         for j in range(dim):
             total += vectors[i, j] * user[j]
-        out[i] = total + bias[i]
+        out[i] = total + _prior(popularity[i], floor, weight)
+
+
+@njit(cache=True, inline="always")
+def _prior(popularity: np.float32, floor: np.float32, weight: np.float32) -> np.float32:
+    if popularity == -np.inf:  # 0·(-inf) would be NaN: with no weight on popularity an unnamed item still stays out
+        return popularity
+    return weight * max(popularity, floor)
 
 
 @njit(cache=True, nogil=True)
@@ -99,37 +107,52 @@ def rank_of(scores: F32, target: int) -> float:
 
 @njit(cache=True, nogil=True)
 def ranks_of(
-    vectors: F32,
-    bias: F32,
+    scores: F32,
     popularity: F32,
-    users: F32,
+    floor: np.float32,
+    weight: F32,
     warm: Bool,
     offsets: I64,
     seen: I64,
     target: I64,
+    arrived: I64,
+    arrivals: I64,
+    gains: F32,
     ranks: F64,
     popular: F64,
 ) -> None:
     """Where each target stands among the items its user has not seen: by model and by popularity alone.
 
-    vectors (n, dim), bias (n,) as `score_items`; popularity (n,); users (m, dim), cold ones (warm
-    False) ranked by popularity; seen[offsets[i]:offsets[i + 1]] are left out (negative: unknown); target (m,), -1 for
-    an item not among the n. Fills ranks and popular (m,): inf for a target that is not there or left out.
+    scores (m, n): products of m users and n items, written over; popularity (n,), floor and weight (m,) as
+    `score_items`; cold users (warm False) are ranked by popularity; seen[offsets[i]:offsets[i + 1]] are left out
+    (negative: unknown); target (m,), -1 for an item not among the n. Fills ranks and popular (m,): inf for a target
+    that is not there or left out.
+
+    Popularity of user i is as after the first arrived[i] of the events arrivals (e,), slots, negative: unknown; each
+    adds gains[e], in logs. arrived (m,) must not fall; popularity is left as after the last of them.
     """
-    scores = np.empty(len(bias), np.float32)
+    alone = np.empty(len(popularity), np.float32)
+    come = 0
     for i in range(len(target)):
+        while come < arrived[i]:
+            slot = arrivals[come]
+            if slot >= 0:
+                popularity[slot] = np.logaddexp(popularity[slot], gains[come])
+            come += 1
         ranks[i] = np.inf
         popular[i] = np.inf
         if target[i] < 0:
             continue
-        scores[:] = popularity
-        _leave_out(scores, seen, offsets[i], offsets[i + 1])
-        popular[i] = rank_of(scores, target[i])
+        alone[:] = popularity
+        _leave_out(alone, seen, offsets[i], offsets[i + 1])
+        popular[i] = rank_of(alone, target[i])
         ranks[i] = popular[i]
         if warm[i]:
-            score_items(vectors, bias, users[i], scores)
-            _leave_out(scores, seen, offsets[i], offsets[i + 1])
-            ranks[i] = rank_of(scores, target[i])
+            row = scores[i]
+            for j in range(len(row)):
+                row[j] += _prior(popularity[j], floor, weight[i])
+            _leave_out(row, seen, offsets[i], offsets[i + 1])
+            ranks[i] = rank_of(row, target[i])
 
 
 @njit(cache=True, inline="always")

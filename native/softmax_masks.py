@@ -11,18 +11,20 @@ Bool = npt.NDArray[np.bool_]
 
 
 @njit(cache=True, nogil=True)
-def own_columns(group: int, target: I64, is_column: Bool, seen_offsets: I64, seen: I64, out: Bool, stamps: I64) -> None:
+def own_columns(
+    group: int, target: I64, is_column: Bool, seen_start: I64, seen_stop: I64, seen: I64, out: Bool, stamps: I64
+) -> None:
     """out[i, j] = column j of row i's group counts in row i's softmax.
 
     Rows and columns are the same n examples in groups of `group` (n a multiple of it). Out stay: padding (is_column
-    False), repeats of the row's target, and items its user has: seen[seen_offsets[i]:seen_offsets[i + 1]]. The row's
-    own column stays in. target (n,) i64 holds item numbers below len(stamps), seen likewise, its negative ones are
-    ignored; stamps is scratch, filled with -1.
+    False), repeats of the row's target, and items its user has: seen[seen_start[i]:seen_stop[i]]. The row's own column
+    stays in. target (n,) i64 holds item numbers below len(stamps), seen likewise, its negative ones are ignored; stamps
+    is scratch, filled with -1.
     """
     n = len(target)
     for i in range(n):
         start = i // group * group
-        for k in range(seen_offsets[i], seen_offsets[i + 1]):
+        for k in range(seen_start[i], seen_stop[i]):
             if seen[k] >= 0:
                 stamps[seen[k]] = i
         stamps[target[i]] = i

@@ -41,6 +41,7 @@ class Taste:
     state: UserState | None
     cold: bool
     unreachable: bool = False  # the store could not be asked
+    prior: float | None = None  # weight of log popularity; None: what the model begins with
 
 
 class RecommendRoutes:
@@ -82,7 +83,7 @@ class RecommendRoutes:
         vector = taste.vector
         if vector is None:
             strategy, vector = self._fallback(live, asked, taste)
-        ranked = live.ranker.recommend(vector, exclude=exclude, k=asked.k, only=only)
+        ranked = live.ranker.recommend(vector, exclude=exclude, k=asked.k, only=only, prior=taste.prior)
         document = Recommendation(
             items=_items(ranked),
             strategy=strategy,
@@ -109,7 +110,8 @@ class RecommendRoutes:
         if not sound:
             self._service.metrics.nonfinite("user", 1)
         warm = bool(users.warm[0]) and sound
-        return Taste(vector if warm else None, users.seen_keys, _state(users), cold=not warm)
+        prior = float(users.prior[0])
+        return Taste(vector if warm else None, users.seen_keys, _state(users), cold=not warm, prior=prior)
 
     def _fallback(
         self, live: Live, asked: RecommendRequest, taste: Taste

@@ -10,25 +10,38 @@ import tensorflow as tf
 from embedding_store.contract import F32, U64, EmbeddingStore
 from embedding_store.dense_versions import DenseVersions
 from embedding_store.model import ModelSettings
-from embedding_store.towers import DenseParameters
+from embedding_store.towers import DenseParameters, Gates, initial_gates
 
 TensorLayers = list[tuple[tf.Tensor, tf.Tensor]]
 _ACCUMULATOR = np.float32(0.1)
 
 
 class DenseWorker:
-    """Local parameters with local Adagrad (its state restarts with the worker)."""
+    """Local parameters with local Adagrad (its state restarts with the worker).
 
-    def __init__(self, store: EmbeddingStore, model: ModelSettings, learning_rate: float) -> None:
-        self._store, self._model, self._rate = store, model, np.float32(learning_rate)
+    Layers move by the mean gradient of a step's examples, gates by its sum.
+    """
+
+    def __init__(
+        self, store: EmbeddingStore, model: ModelSettings, learning_rate: float, gate_learning_rate: float = 0.02
+    ) -> None:
+        self._store, self._model = store, model
         self._parameters = DenseParameters(model)
         self._base = np.zeros(self._parameters.size, np.float32)
         self._local = self._base.copy()
         self._squares = np.full(self._parameters.size, _ACCUMULATOR, np.float32)
+        self._rates = np.full(self._parameters.size, learning_rate, np.float32)
+        self._rates[: self._parameters.gates] = gate_learning_rate
+        self._fixed = initial_gates(model)
         self._base_clock = 0
         self._versions: DenseVersions | None = None
         self.examples = 0
         self.variable = tf.Variable(tf.zeros([max(1, self._parameters.size)]), trainable=False)
+
+    @property
+    def gates(self) -> Gates:
+        """As they stand here: views, not to be written."""
+        return self._fixed.of(self._local) if self._parameters.gates else self._fixed
 
     def towers(self, flat: tf.Tensor) -> tuple[TensorLayers, TensorLayers]:
         """(user, item) layers as slices of the flat tensor; for use inside the compiled step."""
@@ -47,16 +60,22 @@ class DenseWorker:
         self._base_clock, self._base = self._parameters.read_version(self._store)
         self._local = self._base.copy()
         self.examples = 0
-        self.variable.assign(self._local)
+        if self._model.dense_layers:
+            self.variable.assign(self._local)
 
-    def step(self, gradients: F32, examples: int) -> None:
-        """w ← w − η·g/√s locally, s ← s + g²; `gradients` (size,) summed over `examples`."""
+    def step(self, gradients: F32, examples: int, gates: Gates | None = None) -> None:
+        """w ← w − η·g/√s locally, s ← s + g²; `gradients` (size,) of layers summed over `examples`, `gates` summed."""
         if not self._parameters.size:
             return
-        mean = gradients / np.float32(max(1, examples))
-        self._squares += mean * mean
-        self._local -= self._rate * mean / np.sqrt(self._squares)
-        self.variable.assign(self._local)
+        g = np.zeros(self._parameters.size, np.float32)
+        if self._model.dense_layers:
+            g[self._parameters.gates :] = gradients[self._parameters.gates :] / np.float32(max(1, examples))
+        if gates is not None and self._parameters.gates:
+            g[: self._parameters.gates] = gates.flat()
+        self._squares += g * g
+        self._local -= self._rates * g / np.sqrt(self._squares)
+        if self._model.dense_layers:
+            self.variable.assign(self._local)
         self.examples += examples
 
     def keep_version(self, generation: int, every_s: float) -> None:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from embedding_store.contract import ENTRY, F32, I64, U64, Bool, EmbeddingStore, Histories, Rows
 from embedding_store.model import ModelSettings
 from ingest.columns import Events
-from native.histories import known_before, newest_known, seen_before
+from native.histories import ever_known, known_before, newest_known, seen_before
 from native.key_index import KeyIndex, unique_keys
 from trainer.replay import ReplayBuffer
 
@@ -28,7 +28,8 @@ class Past:
     recent: U64  # (n, history_length) items, newest first
     lengths: I64  # (n,) how many of them
     seen_offsets: I64  # (n + 1,)
-    seen: U64  # items of event i: seen[seen_offsets[i]:seen_offsets[i + 1]]
+    seen: U64  # items of event i: seen[seen_offsets[i]:seen_offsets[i + 1]], repeats allowed
+    ever: I64  # (n,) items of the whole history, as far as it is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +41,17 @@ class Examples:
     item_keys: U64  # (u,)
     target: I64  # (n,) number of the example's item
     recent: I64  # (n, history_length) numbers of the history's items, newest first, -1 for none
+    length: I64  # (n,) items of the whole history
     is_row: Bool  # (n,) positives with something to predict from
     is_column: Bool  # (n,) all but replays of a forgotten user or item: nothing of theirs may be learned again
     weight: F32  # (n,)
-    seen_offsets: I64  # (n + 1,)
-    seen: I64  # numbers of items that each example's user has; -1 for items that don't occur here
+    seen_start: I64  # (n,)
+    seen_stop: I64  # (n,)
+    seen: I64  # numbers of items that example i's user has: seen[seen_start[i]:seen_stop[i]]; -1: doesn't occur here
     user_keys: U64  # (v,) users, numbered; empty unless the model has user vectors
     users: Rows | None  # (v,)
     user: I64  # (n,) number of the example's user, -1 without user vectors
+    positive_weight: float  # of the fresh events
 
 
 def positives(events: Events) -> Entries:
@@ -63,7 +67,7 @@ def positives(events: Events) -> Entries:
 class RowReader(Protocol):
     """Where rows come from: the store, or the store with this worker's own writes laid over it."""
 
-    def lookup(self, table: str, keys: U64, *, with_ids: bool = True) -> Rows:
+    def lookup(self, table: str, keys: U64, *, with_state: bool = False, with_ids: bool = True) -> Rows:
         """As `EmbeddingStore.lookup`."""
 
 
@@ -77,11 +81,16 @@ class ExampleReader:
         replay: ReplayBuffer,
         replays_per_event: int,
         rows: RowReader | None = None,
+        *,
+        with_state: bool = False,
     ) -> None:
-        """rows: where rows are read, if not from `store`."""
+        """replays_per_event: of all passes together. rows: where rows are read, if not from `store`.
+
+        with_state: rows come with their optimizer's state.
+        """
         self._store, self._model = store, model
         self._rows: RowReader = store if rows is None else rows
-        self._replay, self._replays_per_event = replay, replays_per_event
+        self._replay, self._replays_per_event, self._with_state = replay, replays_per_event, with_state
 
     def read(
         self, events: Events, pending_users: U64, pending: Entries, *, again: bool = False
@@ -103,14 +112,14 @@ class ExampleReader:
             np.concatenate([pending, positives(events)]),
         )
         past = self._past(events, histories, fresh, numbers[: len(events)])
-        replayed_past = _everything(histories, fresh, numbers[len(events) :])
+        seen_offsets, seen = _everything(histories, fresh)
 
         joined_recent = np.concatenate([past.recent, replayed.recent])
         lengths = np.concatenate([past.lengths, replayed.lengths])
         targets = np.concatenate([events.item_key, replayed.item])
         present = np.arange(joined_recent.shape[1]) < lengths[:, None]
         item_keys, item_numbers = unique_keys(np.concatenate([targets, joined_recent[present]]))
-        items = rows.lookup("item", item_keys, with_ids=False)
+        items = rows.lookup("item", item_keys, with_ids=False, with_state=self._with_state)
         # A history may name an item that was evicted or forgotten; one whose first events are in our hands is not
         # missing.
         alive = items.found.copy()
@@ -124,12 +133,13 @@ class ExampleReader:
         history_numbers = item_numbers[len(targets) :]
         recent[present] = np.where(alive[history_numbers], history_numbers, -1)
 
-        seen_keys = np.concatenate([past.seen, replayed_past.seen])
         index = KeyIndex(max(16, len(item_keys)))
         index.add(item_keys)
         is_row = np.concatenate([is_positive, is_column[len(events) :]])
-        own = rows.lookup("user", users, with_ids=False) if self._model.user_id_vector else None
-        if own is None:
+        own = None
+        if self._model.user_id_vector:
+            own = rows.lookup("user", users, with_ids=False, with_state=self._with_state)
+        else:
             is_row &= (recent >= 0).any(axis=1)
         examples = Examples(
             fresh=len(events),
@@ -137,14 +147,17 @@ class ExampleReader:
             item_keys=item_keys,
             target=item_numbers[: len(targets)],
             recent=recent,
+            length=np.concatenate([past.ever, replayed.ever]),
             is_row=is_row,
             is_column=is_column,
             weight=np.concatenate([events.weight, np.ones(len(replayed.item), np.float32)]),
-            seen_offsets=np.concatenate([past.seen_offsets, past.seen_offsets[-1] + replayed_past.seen_offsets[1:]]),
-            seen=index.find(seen_keys),
+            seen_start=seen_offsets[numbers],
+            seen_stop=seen_offsets[numbers + 1],
+            seen=index.find(seen),
             user_keys=users if own is not None else users[:0],
             users=own,
             user=numbers if own is not None else np.full(len(targets), -1, np.int64),
+            positive_weight=float(events.weight[is_positive].sum()),
         )
         if self._replays_per_event and not again:
             self._replay.add(
@@ -152,6 +165,7 @@ class ExampleReader:
                 events.item_key[is_positive],
                 past.recent[is_positive],
                 past.lengths[is_positive],
+                past.ever[is_positive],
             )
         return examples, past
 
@@ -163,14 +177,16 @@ class ExampleReader:
         recent, lengths = np.zeros((n, self._model.history_length), np.uint64), np.zeros(n, np.int64)
         newest_known(*lists, user, stored_known, fresh_known, recent, lengths)
         offsets, seen = _seen(lists, user, stored_known, fresh_known)
-        return Past(recent, lengths, offsets, seen)
+        ever = np.empty(n, np.int64)
+        ever_known(*lists, user, stored_known, fresh_known, ever)
+        return Past(recent, lengths, offsets, seen, ever)
 
 
-def _everything(histories: Histories, fresh: tuple[I64, Entries], user: I64) -> Past:
-    """All that is known of each user now: a replay must not push away what its user came to like later."""
-    lists = (histories.offsets, histories.entries, *fresh)
-    offsets, seen = _seen(lists, user, np.diff(histories.offsets)[user], np.diff(fresh[0])[user])
-    return Past(np.zeros((0, 0), np.uint64), np.zeros(0, np.int64), offsets, seen)
+def _everything(histories: Histories, fresh: tuple[I64, Entries]) -> tuple[I64, U64]:
+    """All that is known of each user now: an example must not push away what its user came to like later, in the same
+    micro-batch or since a replay's own time. That is for learning: what an event is predicted from is its `Past`."""
+    lists, users = (histories.offsets, histories.entries, *fresh), len(histories.found)
+    return _seen(lists, np.arange(users), np.diff(histories.offsets), np.diff(fresh[0]))
 
 
 def _seen(lists: tuple[I64, Entries, I64, Entries], user: I64, stored_known: I64, fresh_known: I64) -> tuple[I64, U64]:

@@ -1,36 +1,55 @@
-"""One step of learning: sampled softmax over grouped examples in TensorFlow, on rows that were pooled before it.
+"""One micro-batch of learning: a row's gradients, or what several passes over it have changed.
 
-Loss of row i over the columns j of its group, its own item at j = i (Yi et al. 2019):
-    -w_i · log softmax_j(u_i · v_j − log q_j),   q_j = f · (1 / B_j) + (1 − f) · (count_j / clock)
-with f the share of fresh examples, B the store's moving average of gaps, and columns its user has already left out.
+Histories are pooled by numba (`native.pooling`), told apart from their columns by a softmax (`trainer.softmax_step`).
+An example's columns are the items of its group: fresh events and replays. The chance of an item to be a column is
+
+    q_j = f · p_j + (1 − f) · count_j / clock
+
+with f the share of fresh examples and p_j the item's share of decayed popularity. Popularity is as before the batch, in
+q as in the prior: the current one knows the targets. A replay drops each item of its history with probability
+`replay_drop`. Gates (`embedding_store.towers`) learn from fresh events in their first pass only: learned on replays
+they fit what is already known by heart.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
-from embedding_store.contract import F32, I64, U64, Bool, Rows
+from embedding_store.contract import F32, I64, U64, Bool
 from embedding_store.model import ModelSettings
+from embedding_store.towers import Gates, bucket_of
 from embedding_store.validation import MAX_GRADIENT
-from native.pooling import add_rows, pool_gradients, pool_histories
+from native.pooling import add_rows, gate_gradients, pool_gradients, pool_histories
 from native.softmax_masks import own_columns
+from trainer.copies import Copies
 from trainer.dense import DenseWorker
 from trainer.examples import Examples
-
-_NEVER = np.float32(-1e30)
-"""Logit of a column left out: finite, so that its gradient is an exact zero and not NaN."""
+from trainer.settings import TrainerSettings
+from trainer.softmax_step import SoftmaxStep, step_with_layers, step_without_layers
 
 _LARGEST = MAX_GRADIENT / 1024
 """Largest gradient of a step: the sum of as many steps as a flush may hold is still one that the store takes."""
 
+_LN2 = float(np.log(2.0))
+
+
+class Random(Protocol):
+    """As much of `numpy.random.Generator` as is used."""
+
+    def permutation(self, x: int) -> I64: ...
+    def random(self, size: tuple[int, ...]) -> npt.NDArray[np.float64]: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Row gradients of one step, summed per key, and its mean loss (0 rows: 0)."""
+    """What one micro-batch asks of the rows, summed per key, and its mean loss (0 rows: 0).
+
+    Gradients (u, dim), or in mode deltas changes of vector and state (u, dim + state_dim).
+    """
 
     item_keys: U64
     item_gradients: F32
@@ -46,121 +65,195 @@ class Step:
 
 
 class Learner:
-    """Holds the compiled step. Stateless but for the dense parameters of its worker."""
+    """Holds the step. Stateless but for the dense parameters of its worker, and a running rate of positives."""
 
-    def __init__(self, model: ModelSettings, group: int, dense: DenseWorker, rng: np.random.Generator) -> None:
-        self._model, self._group, self._dense, self._rng = model, group, dense, rng
-        self._step = _compile_step(model, group, dense)
-        rows, ones = np.zeros((group, model.dim), np.float32), np.zeros(group, np.float32)
-        # traced here and not at the first event, which would wait a second for it
-        self._step(rows, rows, ones, np.zeros((group, group), bool), ones)
+    def __init__(self, model: ModelSettings, settings: TrainerSettings, dense: DenseWorker, rng: Random) -> None:
+        self._model, self._settings, self._dense, self._rng = model, settings, dense, rng
+        self._tables = model.tables()
+        self._step = _compile_step(model, settings, dense)
+        self._positives, self._events = 0.0, 0.0  # decayed as popularity is
 
     def learn(self, examples: Examples, clock: int, *, again: bool = False) -> Step:
-        """Gradients of one pass over the examples. clock: events before these.
+        """Learn a micro-batch: dense parameters move here, rows in the store. clock: events before these.
 
-        Dense parameters move locally; not `again` for events that have moved them already.
+        again: the events have moved the dense parameters already, and do not once more.
         """
-        order = self._order(len(examples.target))
-        live = order >= 0
-        rows = order[live]
-        recent = examples.recent[order]
-        recent[~live] = -1
-        target = examples.target[order]
-        is_row = examples.is_row[order] & live
+        columns = self._popularity(examples, clock)
+        n = examples.fresh
+        if not self._settings.deltas:
+            items = np.zeros_like(examples.items.vectors)
+            users = np.zeros((len(examples.user_keys), self._model.dim), np.float32)
+            copies = _Rows(examples.items.vectors, items, *self._users(examples, users))
+            loss, weight, finite = self._pass(
+                examples, np.arange(len(examples.target)), copies, columns, gates=not again, dense=not again
+            )
+            return self._answer(examples, items, users, loss, weight, finite)
+        item_copies = Copies(self._tables["item"], examples.items, clock)
+        user_copies = None if examples.users is None else Copies(self._tables["user"], examples.users, clock)
+        own = (None, None) if user_copies is None else (user_copies.vectors, user_copies.gradients)
+        copies = _Rows(item_copies.vectors, item_copies.gradients, *own)
+        loss, weight, finite = 0.0, 0.0, True
+        passes, update = self._settings.passes, self._settings.update_events or n
+        replays = (len(examples.target) - n) // max(1, n * passes)  # of an event in a pass
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(0, n, update):
+                stop = min(n, start + update)
+                for number in range(passes):
+                    drawn = n + replays * (number * n + np.array([start, stop]))
+                    rows = np.concatenate([np.arange(start, stop), np.arange(*drawn)])
+                    one = self._pass(examples, rows, copies, columns, gates=number == 0 and not again, dense=not again)
+                    loss, weight, finite = loss + one[0], weight + one[1], finite and one[2]
+                    item_copies.step(self._settings.row_penalty)
+                    if user_copies is not None:
+                        user_copies.step(self._settings.row_penalty)
+        users = np.zeros((0, self._model.dim), np.float32) if user_copies is None else user_copies.deltas()
+        return self._answer(examples, item_copies.deltas(), users, loss, weight, finite)
 
-        pooled = np.zeros((len(order), self._model.dim), np.float32)
-        pool_histories(examples.items.vectors, recent, self._model.recency, pooled)
-        if examples.users is not None:
-            pooled[live] += examples.users.vectors[examples.user[rows]]
-        mask = self._mask(examples, order, live)
-        bias = -np.log(_sampling_share(examples, clock))[target].astype(np.float32)
-        weight = np.where(is_row, examples.weight[order], np.float32(0.0))
-        loss, pooled_gradients, target_gradients, dense_gradients = (
-            t.numpy() for t in self._step(pooled, examples.items.vectors[target], bias, mask, weight)
-        )
-        item_gradients = np.zeros_like(examples.items.vectors)
-        add_rows(target_gradients, np.where(live, target, -1), item_gradients)
-        pool_gradients(pooled_gradients, recent, self._model.recency, item_gradients)
-        user_gradients = np.zeros((len(examples.user_keys), self._model.dim), np.float32)
-        if examples.users is not None:
-            add_rows(pooled_gradients[live], examples.user[rows], user_gradients)
-        gradients = (item_gradients, user_gradients, dense_gradients, loss)
-        finite = all(bool((np.abs(g) <= _LARGEST).all()) for g in gradients)  # NaN compares as False
-        if finite and not again:
-            self._dense.step(dense_gradients, int(is_row.sum()))
+    @staticmethod
+    def _users(examples: Examples, gradients: F32) -> tuple[F32 | None, F32 | None]:
+        return (None, None) if examples.users is None else (examples.users.vectors, gradients)
+
+    def _answer(self, examples: Examples, items: F32, users: F32, loss: float, weight: float, finite: bool) -> Step:
+        bounded = _bounded(items) and _bounded(users)
         return Step(
             item_keys=examples.item_keys,
-            item_gradients=item_gradients,
+            item_gradients=items,
             user_keys=examples.user_keys,
-            user_gradients=user_gradients,
-            loss=float(loss) / max(1.0, float(weight.sum())),
-            rows=int(is_row.sum()),
-            finite=finite,
+            user_gradients=users,
+            loss=loss / max(1.0, weight),
+            rows=int(examples.is_row.sum()),
+            finite=finite and bounded,
         )
 
-    def _order(self, n: int) -> I64:
-        """A random order of the examples, padded with -1 to whole groups: groups mix fresh events and replays."""
-        order = np.full(-(-n // self._group) * self._group, -1, np.int64)
-        order[:n] = self._rng.permutation(n)
+    def _pass(
+        self, examples: Examples, rows: I64, at: _Rows, columns: _Columns, *, gates: bool, dense: bool
+    ) -> tuple[float, float, bool]:
+        """(loss, summed weight, finite) of one pass over `rows` of the examples; adds the rows' gradients to `at`."""
+        order = self._order(rows)
+        group = self._group(len(rows))
+        live = order >= 0
+        chosen = np.where(live, order, 0)
+        fresh = live & (order < examples.fresh)
+        recent = examples.recent[chosen]
+        recent[~live] = -1
+        if self._settings.replay_drop:
+            replayed = np.flatnonzero(live & ~fresh)
+            kept = self._rng.random((len(replayed), recent.shape[1])) >= self._settings.replay_drop
+            recent[replayed] = np.where(kept, recent[replayed], -1)
+        target, bucket = examples.target[chosen], bucket_of(examples.length[chosen])
+        is_row = examples.is_row[chosen] & live
+        if at.users is None:
+            is_row &= (recent >= 0).any(axis=1)
+        weight = np.where(is_row, examples.weight[chosen], np.float32(0.0))
+
+        opened = self._dense.gates
+        shares = np.empty((len(order), *opened.logits.shape), np.float32)
+        pooled = np.empty((len(order), self._model.dim), np.float32)
+        pool_histories(at.items, recent, opened.logits, opened.scales, bucket, shares, pooled)
+        if at.users is not None:
+            pooled[live] += at.users[examples.user[order[live]]]
+        mask = self._mask(examples, chosen, live, group)
+        bias = columns.bias(target, fresh.sum() / max(1, live.sum()))
+        prior = opened.prior[bucket]
+        found = self._step(pooled, at.items[target], prior, columns.log_popularity[target], bias, mask, weight)
+
+        add_rows(found.items, np.where(live, target, -1), at.item_gradients)
+        pool_gradients(found.users, recent, shares, opened.scales, bucket, at.item_gradients)
+        if at.users is not None and at.user_gradients is not None:
+            add_rows(found.users, np.where(live, examples.user[chosen], -1), at.user_gradients)
+        finite = bool(np.isfinite(found.loss)) and all(_bounded(g) for g in (found.users, found.items, found.dense))
+        if finite and (gates or (dense and self._model.dense_layers)):
+            self._learn_dense(found.dense, found.prior, found.users, at.items, recent, shares, bucket, fresh & is_row,
+                              gates=gates, rows=int(is_row.sum()))  # fmt: skip
+        return found.loss, float(weight.sum()), finite
+
+    def _learn_dense(
+        self, dense: F32, d_prior: F32, d_users: F32, items: F32, recent: I64, shares: F32, bucket: I64, rows_: Bool,
+        *, gates: bool, rows: int,
+    ) -> None:  # fmt: skip
+        opened = self._dense.gates
+        learned = Gates(*(np.zeros_like(g) for g in (opened.logits, opened.scales, opened.prior)))
+        if gates and self._model.learned_gates:
+            at = np.flatnonzero(rows_)
+            gate_gradients(d_users[at], items, recent[at], shares[at], opened.scales, bucket[at], learned.logits,
+                           learned.scales)  # fmt: skip
+            if self._model.popularity_weight:  # 0: no prior, and none to be learned
+                np.add.at(learned.prior, bucket[at], d_prior[at])
+        self._dense.step(dense, rows, learned if gates else None)
+
+    def _group(self, n: int) -> int:
+        """Examples of a group: as even as can be, but for TensorFlow, which would trace each size anew."""
+        most = self._settings.group
+        return most if self._model.dense_layers else -(-n // -(-n // most)) if n else 1
+
+    def _order(self, rows: I64) -> I64:
+        """The examples in random order, padded with -1 to whole groups: groups mix fresh events and replays."""
+        n, group = len(rows), self._group(len(rows))
+        order = np.full(-(-n // group) * group, -1, np.int64)
+        order[:n] = rows if n <= group else rows[self._rng.permutation(n)]
         return order
 
-    def _mask(self, examples: Examples, order: I64, live: Bool) -> Bool:
-        counts = np.where(live, np.diff(examples.seen_offsets)[order], 0)
-        offsets = np.zeros(len(order) + 1, np.int64)
-        np.cumsum(counts, out=offsets[1:])
-        shift = np.repeat(examples.seen_offsets[:-1][order] - offsets[:-1], counts)
-        seen = examples.seen[np.arange(offsets[-1]) + shift]
-        mask = np.empty((len(order), self._group), bool)
+    def _mask(self, examples: Examples, chosen: I64, live: Bool, group: int) -> Bool:
+        stops = np.where(live, examples.seen_stop[chosen], examples.seen_start[chosen])
+        mask = np.empty((len(chosen), group), bool)
         stamps = np.full(len(examples.item_keys), -1, np.int64)
-        own_columns(self._group, examples.target[order], live & examples.is_column[order], offsets, seen, mask, stamps)
+        is_column = live & examples.is_column[chosen]
+        own_columns(
+            group, examples.target[chosen], is_column, examples.seen_start[chosen], stops, examples.seen, mask, stamps
+        )
         return mask
 
-
-def _sampling_share(examples: Examples, clock: int) -> npt.NDArray[np.float64]:
-    """(u,) chance of each item to be a column: by its gaps for fresh ones, by its running frequency for replays."""
-    rows: Rows = examples.items
-    fresh = examples.fresh / max(1, len(examples.target))
-    gap = np.where(rows.gap > 0, rows.gap, max(1.0, float(clock)))
-    often = np.maximum(rows.count, 1) / max(1.0, float(clock))
-    return fresh / np.maximum(gap, 1.0) + (1.0 - fresh) * np.minimum(often, 1.0)
-
-
-def _compile_step(model: ModelSettings, group: int, dense: DenseWorker):  # type: ignore[no-untyped-def]
-    signature = [
-        tf.TensorSpec([None, model.dim], tf.float32),
-        tf.TensorSpec([None, model.dim], tf.float32),
-        tf.TensorSpec([None], tf.float32),
-        tf.TensorSpec([None, group], tf.bool),
-        tf.TensorSpec([None], tf.float32),
-    ]
-
-    @tf.function(input_signature=signature)
-    def step(pooled, items, bias, mask, weight):  # type: ignore[no-untyped-def]
-        flat = dense.variable
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch([pooled, items, flat])
-            user_out, item_out = pooled, items
-            if model.dense_layers:
-                user_layers, item_layers = dense.towers(flat)
-                user_out, item_out = _forward(user_layers, pooled), _forward(item_layers, items)  # type: ignore[no-untyped-call]
-            u = tf.reshape(user_out, [-1, group, model.output_dim])
-            v = tf.reshape(item_out, [-1, group, model.output_dim])
-            logits = tf.matmul(u, v, transpose_b=True) + tf.reshape(bias, [-1, 1, group])
-            logits = tf.where(tf.reshape(mask, [-1, group, group]), logits, _NEVER)
-            own = tf.linalg.diag_part(logits)
-            losses = tf.reduce_logsumexp(logits, axis=2) - own
-            row_weight = tf.reshape(weight, [-1, group])
-            loss = tf.reduce_sum(tf.where(row_weight > 0, losses * row_weight, 0.0))
-        gradients = tape.gradient(loss, [pooled, items, flat], unconnected_gradients=tf.UnconnectedGradients.ZERO)
-        return (loss, *(tf.convert_to_tensor(g) for g in gradients))
-
-    return step
+    def _popularity(self, examples: Examples, clock: int) -> _Columns:
+        """What every item's popularity says at `clock`, before the batch."""
+        rows, half_life = examples.items, self._model.popularity_half_life
+        now = rows.popularity.astype(np.float64) * np.exp2(-np.maximum(clock - rows.last_seen, 0) / half_life)
+        total = 1.0
+        if self._events:
+            # of a stream of such positives for ever, less the time before the stream
+            rate = self._positives / self._events
+            total = max(1.0, rate * half_life / _LN2 * -np.expm1(-_LN2 * clock / half_life))
+        often = np.clip(rows.count, 1, None) / max(1.0, float(clock))
+        floor = self._model.popularity_floor
+        n = examples.fresh
+        left = 2.0 ** (-n / half_life)
+        self._positives = left * self._positives + float(examples.positive_weight)
+        self._events = left * self._events + n
+        return _Columns(
+            np.log(np.maximum(now, floor)).astype(np.float32), now / total, np.minimum(often, 1.0), 1.0 / max(1, clock)
+        )
 
 
-def _forward(layers, x):  # type: ignore[no-untyped-def]
-    """The TensorFlow twin of `embedding_store.towers.forward`."""
-    for i, (weights, bias) in enumerate(layers):
-        x = tf.matmul(x, weights) + bias
-        if i + 1 < len(layers):
-            x = tf.nn.relu(x)
-    return x
+def _bounded(gradients: F32) -> bool:
+    """Whether all are finite and no larger than the store takes."""
+    if not gradients.size:
+        return True
+    return bool(gradients.max() <= _LARGEST) and bool(gradients.min() >= -_LARGEST)  # NaN is the maximum, and no less
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Rows as they stand, and where their gradients go."""
+
+    items: F32
+    item_gradients: F32
+    users: F32 | None
+    user_gradients: F32 | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    log_popularity: F32  # (u,)
+    popular: npt.NDArray[np.float64]  # (u,) share of decayed popularity
+    often: npt.NDArray[np.float64]  # (u,) running frequency
+    least: float
+
+    def bias(self, target: I64, fresh: float) -> F32:
+        """(n,) −ln q of some of the items, where `fresh` of the columns are fresh."""
+        q = np.maximum(fresh * self.popular[target] + (1.0 - fresh) * self.often[target], self.least)
+        return -np.log(q).astype(np.float32)
+
+
+def _compile_step(model: ModelSettings, settings: TrainerSettings, dense: DenseWorker) -> SoftmaxStep:
+    if model.dense_layers:
+        return step_with_layers(model, settings.group, dense, settings.label_smoothing)
+    return step_without_layers(settings.label_smoothing)

@@ -101,6 +101,13 @@ class Metrics:
         self.hits = Gauge("towline_prequential_hits", "tests with rank within k", ["ranking"], registry=r)
         self.ndcg = Gauge("towline_prequential_ndcg", "sum of NDCG@k over the tests", registry=r)
         self.reciprocal_rank = Gauge("towline_prequential_reciprocal_rank", "sum of 1/rank over the tests", registry=r)
+        self.recent = Gauge("towline_prequential_recent", "HR@k of the last 2000 tests", ["ranking"], registry=r)
+        self.faded = Gauge(
+            "towline_prequential_faded", "HR@k, tests fade to 1/e over 2000 of them", ["ranking"], registry=r
+        )
+        self.against = Gauge(
+            "towline_prequential_z", "McNemar's z of the model against another ranking", ["ranking"], registry=r
+        )
 
     def serve(self, host: str, port: int) -> int:
         """Answer Prometheus on host:port; returns the port. Raises OSError where the port is taken."""
@@ -136,5 +143,13 @@ class Metrics:
         self.tests.set(prequential.tests)
         self.hits.labels("model").set(prequential.hits)
         self.hits.labels("popularity").set(prequential.popular_hits)
+        scores = {"model": prequential.model, "popularity": prequential.popularity, "warm": prequential.warm,
+                  "cold": prequential.cold, "frozen": prequential.frozen}  # fmt: skip
+        for name, score in scores.items():
+            if score.tests:
+                self.recent.labels(name).set(score.recent)
+                self.faded.labels(name).set(score.faded)
+        for name, paired in (("popularity", prequential.against_popularity), ("frozen", prequential.against_frozen)):
+            self.against.labels(name).set(paired.z)
         self.ndcg.set(prequential.ndcg)
         self.reciprocal_rank.set(prequential.reciprocal_ranks)

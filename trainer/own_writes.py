@@ -37,10 +37,10 @@ class OwnWrites:
         self._flushes: dict[str, Flush] = {}
         self._made_of = -1
 
-    def lookup(self, table: str, keys: U64, *, with_ids: bool = True) -> Rows:
+    def lookup(self, table: str, keys: U64, *, with_state: bool = False, with_ids: bool = True) -> Rows:
         """As `EmbeddingStore.lookup` after the flush. keys (n,), unique. Raises StoreUnavailable."""
         if not self._pending.batches:
-            return self._store.lookup(table, keys, with_ids=with_ids)
+            return self._store.lookup(table, keys, with_state=with_state, with_ids=with_ids)
         spec = self._store.spec(table)
         rows, clocks = self._read(spec, keys, with_ids)
         events = self._pending.events
@@ -55,7 +55,7 @@ class OwnWrites:
             others[mine] = False
             now = clocks_of(keys, clocks)
             decay(spec, merged.vectors, now, now + events, merged.found & others)
-        return replace(merged, state=None)
+        return merged if with_state else replace(merged, state=None)
 
     def _read(self, spec: TableSpec, keys: U64, with_ids: bool) -> tuple[Rows, tuple[int, ...]]:
         """Rows with state, and the clocks of the shards that they are as of."""
@@ -93,6 +93,7 @@ def _merged(spec: TableSpec, rows: Rows, keys: U64, mine: I64, flush: Flush, clo
         last_seen=rows.last_seen.copy(),
         gap=rows.gap.copy(),
         popularity=rows.popularity.copy(),
+        state=None if rows.state is None else rows.state.copy(),
     )
     order, starts = by_shard(keys[mine], spec.shards)
     for shard, part in enumerate(parts_of(spec, flush)):
@@ -104,6 +105,8 @@ def _merged(spec: TableSpec, rows: Rows, keys: U64, mine: I64, flush: Flush, clo
         row = merged.written & ~merged.bare
         to, h = at[row], merged.block.headers[row]
         out.vectors[to] = merged.block.vectors[row]
+        if out.state is not None:
+            out.state[to] = merged.block.state[row]
         out.found[to] = True
         out.clock[to], out.count[to], out.last_seen[to] = h["clock"], h["count"], h["last_seen"]
         out.gap[to], out.popularity[to] = h["gap"], h["popularity"]
@@ -150,5 +153,6 @@ def _only(flush: Flush, rows: I64) -> Flush:
         checks=flush.checks[rows],
         ids=flush.ids.take(rows),
         gradients=None if flush.gradients is None else flush.gradients[rows],
+        state_deltas=None if flush.state_deltas is None else flush.state_deltas[rows],
         own_events=own,
     )

@@ -10,7 +10,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from embedding_store.contract import ENTRY, F32, I64, ORDER, U32, U64, Flush, Orders, OwnEvents, Range, Source
+from embedding_store.contract import ENTRY, F32, I64, ORDER, U32, U64, Flush, Mode, Orders, OwnEvents, Range, Source
 from ingest.columns import Events, MicroBatch, Partition, Tombstones
 from native.aggregate import aggregate_parts
 from native.key_index import unique_keys
@@ -39,8 +39,10 @@ class Learned:
 class Pending:
     """Micro-batches since the last flush. Gradients of a key add up; counts and appends are those of the events."""
 
-    def __init__(self, dim: int) -> None:
-        self._dim = dim
+    def __init__(self, dim: int, state_dim: int | None = None) -> None:
+        """state_dim: of the deltas that steps carry behind their `dim` columns; None: they carry gradients."""
+        self._dim, self._width = dim, dim + (state_dim or 0)
+        self._mode: Mode = "gradients" if state_dim is None else "deltas"
         self.version = 0  # moves with every change: what was made of this can be kept until then
         self.clear()
 
@@ -119,9 +121,12 @@ class Pending:
         forget = self._forget[side]
         ranges = tuple(Range(Source(*p), starts[p], stop) for p, (_, stop) in sorted(self.ranges.items()))
         gradients: F32 | None = None
+        state: F32 | None = None
         keys, rows = own.keys, np.arange(len(own.keys))
         if table != "history":
             keys, gradients = self._summed(side, own.keys, scales)
+            if self._width > self._dim:
+                gradients, state = (np.ascontiguousarray(p) for p in np.split(gradients, [self._dim], axis=1))
         n = len(keys)
         return Flush(
             generation=generation,
@@ -136,6 +141,8 @@ class Pending:
             checks=_padded(own.checks, rows, n),
             ids=_padded_ids(own.ids, n),
             gradients=gradients,
+            mode="gradients" if gradients is None else self._mode,
+            state_deltas=state,
             appends=self.entries if table == "history" else None,
             append_rows=own.numbers_of(self.users) if table == "history" else None,
             own_events=own.one_by_one(),
@@ -152,8 +159,8 @@ class Pending:
             if step is not None and step.finite:
                 scale = 1.0 if scales is None else scales[i]
                 keys, gradients = step.of(side)
-                parts.append((keys, gradients if scale == 1.0 else gradients * np.float32(scale)))
-        keys, sums = aggregate_parts(own, parts, self._dim)
+                parts.append((keys, gradients if scale == 1.0 else _scaled(gradients, scale, self._dim)))
+        keys, sums = aggregate_parts(own, parts, self._width)
         keep = np.ones(len(keys), bool)
         keep[len(own) :] = sums[len(own) :].any(axis=1)
         return keys[keep], sums[keep]
@@ -209,3 +216,10 @@ def _padded(column: npt.NDArray[Number], rows: I64, n: int) -> npt.NDArray[Numbe
 
 def _padded_ids(ids: Ragged, n: int) -> Ragged:
     return Ragged(np.concatenate([ids.offsets, np.full(n - len(ids), ids.offsets[-1])]), ids.data)
+
+
+def _scaled(gradients: F32, scale: float, dim: int) -> F32:
+    """The first `dim` columns times `scale`: sums of squares behind them say how large gradients were, not steps."""
+    out = gradients.copy()
+    out[:, :dim] *= np.float32(scale)
+    return out

@@ -2,61 +2,171 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable
+from dataclasses import dataclass
 
-from embedding_store.contract import F32, U64, Bool, EmbeddingStore
+import numpy as np
+import numpy.typing as npt
+
+from embedding_store.contract import F32, I64, U64, Bool, EmbeddingStore
 from embedding_store.mirror import ItemMirror
 from embedding_store.model import ModelSettings
-from embedding_store.ranking import Ranker
+from embedding_store.ranking import Arrivals, Ranker
 from ingest.columns import Events
 from native.sampling import sample
 from trainer.examples import Examples, Past
+from trainer.scores import Paired, Score
+
+F64 = npt.NDArray[np.float64]
+
+WINDOW = 2000
+"""Tests of the windowed figures: a hit rate of .2 is then known to ± .018."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tests:
+    """m tests, in stream order. Ranks are inf for a miss."""
+
+    place: I64  # (m,) of the event in its partition
+    ranks: F64  # (m,) by the model
+    popular: F64  # (m,) by decayed popularity alone
+    frozen: F64 | None  # (m,) by the frozen copy, once there is one
+    warm: Bool  # (m,) the user has something to be personal about
 
 
 class Prequential:
-    """HR@k, NDCG@k and MRR over a share of the stream, against decayed popularity on the same tests.
+    """HR@k, NDCG@k and MRR over a share of the stream, against decayed popularity and a frozen copy, test by test.
 
     Candidates are the items that a positive has named, minus the user's own; a target that is not among them, or whose
     score is not finite, is a miss; ties count half. The item rows are those of the store's change feed, the ranking
-    function is serving's.
+    function is serving's. Histories and popularity are as of each event, rows lag the micro-batch. The frozen copy is
+    the model as it was after `freeze_after` events of this worker: rows, gates, layers and popularity; histories go on.
+    What it lacks is what learning has been worth since.
     """
 
-    def __init__(self, store: EmbeddingStore, model: ModelSettings, k: int, share: float) -> None:
+    def __init__(
+        self,
+        store: EmbeddingStore,
+        model: ModelSettings,
+        k: int,
+        share: float,
+        *,
+        freeze_after: int = 0,
+        observe: Callable[[Tests], None] | None = None,
+    ) -> None:
+        """freeze_after: 0 for no frozen copy. observe: is told of all tests."""
         self.k, self._share = k, share
+        self._store, self._model = store, model
         self.mirror = ItemMirror(store, model)
         self._ranker = Ranker(store, model, self.mirror)
-        self.tests = 0
-        self.hits = self.popular_hits = 0
-        self.ndcg = self.reciprocal_ranks = 0.0
+        self._frozen: Ranker | None = None
+        self._freeze_after, self._events, self._observe = freeze_after, 0, observe
+        self.model, self.popularity = Score(k, WINDOW), Score(k, WINDOW)
+        self.warm, self.cold = Score(k, WINDOW), Score(k, WINDOW)
+        self.live_since_frozen, self.frozen = Score(k, WINDOW), Score(k, WINDOW)
+        self.against_frozen, self.against_popularity = Paired(), Paired()
 
     def measure(self, events: Events, past: Past, examples: Examples) -> None:
         """Rank the positives of a micro-batch with the store as it is before them. Raises StoreUnavailable."""
+        before, self._events = self._events, self._events + len(events)
         rows = np.flatnonzero((events.label > 0) & self._sampled(events))
-        if not len(rows):
+        freeze = self._freeze_after and before >= self._freeze_after and self._frozen is None
+        if not len(rows) and not freeze:
             return
         self.mirror.refresh()
+        if freeze:
+            self._frozen = Ranker(self._store, self._model, self.mirror.frozen())
+        if not len(rows):
+            return
         own: F32 | None = None
         if examples.users is not None:
             numbers = examples.user[: len(events)][rows]
             own = examples.users.vectors[numbers] * examples.users.found[numbers, None]
-        with self.mirror.lock:
-            vectors, warm = self._ranker.user_outputs(past.recent[rows], past.lengths[rows], own)
-            counts = np.diff(past.seen_offsets)[rows]
-            offsets = np.zeros(len(rows) + 1, np.int64)
-            np.cumsum(counts, out=offsets[1:])
-            shift = np.repeat(past.seen_offsets[:-1][rows] - offsets[:-1], counts)
-            seen: U64 = past.seen[np.arange(offsets[-1]) + shift]
-            ranks, popular = self._ranker.ranks(vectors, warm, offsets, seen, events.item_key[rows])
+        offsets, seen = _taken(past, rows)
+        targets = events.item_key[rows]
+        arrivals = Arrivals(rows, events.item_key, (events.weight * (events.label > 0)).astype(np.float32))
+        ranks, popular, warm = _ranked(self._ranker, past, rows, own, offsets, seen, targets, arrivals)
+        frozen = None
+        if self._frozen is not None:
+            none = Arrivals(np.zeros(len(rows), np.int64), targets[:0], np.zeros(0, np.float32))
+            frozen, _, _ = _ranked(self._frozen, past, rows, own, offsets, seen, targets, none)
         tested = ~np.isnan(ranks)
-        ranks, popular = ranks[tested], popular[tested]
-        self.tests += len(ranks)
-        self.hits += int((ranks <= self.k).sum())
-        self.popular_hits += int((popular <= self.k).sum())
-        self.ndcg += float((1.0 / np.log2(1.0 + ranks[ranks <= self.k])).sum())
-        self.reciprocal_ranks += float((1.0 / ranks).sum())
+        self._take(
+            Tests(
+                events.place[rows][tested],
+                ranks[tested],
+                popular[tested],
+                None if frozen is None else frozen[tested],
+                warm[tested],
+            )
+        )
+
+    def _take(self, tests: Tests) -> None:
+        hits = tests.ranks <= self.k
+        self.model.add(tests.ranks)
+        self.popularity.add(tests.popular)
+        self.warm.add(tests.ranks[tests.warm])
+        self.cold.add(tests.ranks[~tests.warm])
+        self.against_popularity.add(hits, tests.popular <= self.k)
+        if tests.frozen is not None:
+            self.live_since_frozen.add(tests.ranks)
+            self.frozen.add(tests.frozen)
+            self.against_frozen.add(hits, tests.frozen <= self.k)
+        if self._observe is not None:
+            self._observe(tests)
+
+    @property
+    def tests(self) -> int:
+        """Positives measured."""
+        return self.model.tests
+
+    @property
+    def hits(self) -> int:
+        """Of them, ranked within k."""
+        return self.model.hits
+
+    @property
+    def popular_hits(self) -> int:
+        """Likewise, by decayed popularity."""
+        return self.popularity.hits
+
+    @property
+    def ndcg(self) -> float:
+        """Sum of NDCG@k."""
+        return self.model.ndcg
+
+    @property
+    def reciprocal_ranks(self) -> float:
+        """Sum of 1/rank."""
+        return self.model.reciprocal_ranks
 
     def _sampled(self, events: Events) -> Bool:
         """A share of the events that is the same whoever measures: by a hash of their place."""
         out = np.empty(len(events), bool)
         sample(events.place, int(self._share * 2**32), out)
         return out
+
+
+def _ranked(
+    ranker: Ranker,
+    past: Past,
+    rows: I64,
+    own: F32 | None,
+    offsets: I64,
+    seen: U64,
+    targets: U64,
+    arrivals: Arrivals,
+) -> tuple[F64, F64, Bool]:
+    with ranker.mirror.lock:
+        vectors, prior, warm = ranker.user_outputs(past.recent[rows], past.lengths[rows], past.ever[rows], own)
+        ranks, popular = ranker.ranks(vectors, prior, warm, offsets, seen, targets, arrivals)
+    return ranks, popular, warm
+
+
+def _taken(past: Past, rows: I64) -> tuple[I64, U64]:
+    """(offsets, items) seen by the users of some of the events."""
+    counts = np.diff(past.seen_offsets)[rows]
+    offsets = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    shift = np.repeat(past.seen_offsets[:-1][rows] - offsets[:-1], counts)
+    return offsets, past.seen[np.arange(offsets[-1]) + shift]

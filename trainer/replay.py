@@ -18,7 +18,8 @@ class Replayed:
     user: U64  # (n,)
     item: U64  # (n,)
     recent: U64  # (n, history_length) newest first
-    lengths: I64  # (n,)
+    lengths: I64  # (n,) of `recent`
+    ever: I64  # (n,) items of the whole history, as of its own time too
 
 
 class ReplayBuffer:
@@ -33,6 +34,7 @@ class ReplayBuffer:
         n = min(capacity, 1024)
         self._user, self._item = np.zeros(n, np.uint64), np.zeros(n, np.uint64)
         self._recent, self._lengths = np.zeros((n, history_length), np.uint64), np.zeros(n, np.int64)
+        self._ever = np.zeros(n, np.int64)
 
     def clear(self) -> None:
         """Forget all: the stream is rewound, and what came after may be left out of it now."""
@@ -41,7 +43,7 @@ class ReplayBuffer:
     def __len__(self) -> int:
         return self._size
 
-    def add(self, user: U64, item: U64, recent: U64, lengths: I64) -> None:
+    def add(self, user: U64, item: U64, recent: U64, lengths: I64, ever: I64) -> None:
         """Offer n positives."""
         n = len(user)
         places = np.arange(self._size, self._size + n)
@@ -55,18 +57,18 @@ class ReplayBuffer:
         self._size = min(self._capacity, self._size + n)
         at = places[keep]
         self._user[at], self._item[at] = user[keep], item[keep]
-        self._recent[at], self._lengths[at] = recent[keep], lengths[keep]
+        self._recent[at], self._lengths[at], self._ever[at] = recent[keep], lengths[keep], ever[keep]
 
     def draw(self, n: int) -> Replayed:
         """n positives with repeats; none while the buffer is empty."""
         rows = self._rng.integers(0, self._size, n) if self._size else np.zeros(0, np.int64)
-        return Replayed(self._user[rows], self._item[rows], self._recent[rows], self._lengths[rows])
+        return Replayed(self._user[rows], self._item[rows], self._recent[rows], self._lengths[rows], self._ever[rows])
 
     def _grow(self, size: int) -> None:
         if size <= len(self._user):
             return
         n = min(self._capacity, max(size, 2 * len(self._user)))
-        for name in ("_user", "_item", "_recent", "_lengths"):
+        for name in ("_user", "_item", "_recent", "_lengths", "_ever"):
             old = getattr(self, name)
             new = np.zeros((n, *old.shape[1:]), old.dtype)
             new[: len(old)] = old

@@ -43,13 +43,29 @@ class TrainerSettings(BaseModel):
         60.0, ge=0, description="between versions of the dense parameters that `towline model rollback` knows; 0: none"
     )
     dense_learning_rate: float = Field(0.01, gt=0, le=10, description="of the worker's local Adagrad on dense layers")
-    group: int = Field(
-        256, ge=16, le=8192, description="examples of a softmax group: in-batch negatives stay inside it"
+    gate_learning_rate: float = Field(0.02, gt=0, le=10, description="likewise, on the gates")
+    passes: int = Field(5, ge=1, le=64, description="over the events of an update, each with replays of its own")
+    update_events: int = Field(
+        64, ge=0, le=1_000_000, description="events of an update, of which a micro-batch may hold many; 0: all at once"
     )
-    replay: int = Field(4, ge=0, le=64, description="past positives drawn again per new event; 0 for throughput")
+    group: int = Field(
+        320, ge=16, le=8192, description="examples of a softmax group: in-batch negatives stay inside it"
+    )
+    replay: int = Field(4, ge=0, le=64, description="past positives drawn again per new event and pass")
+    replay_drop: float = Field(0.3, ge=0, lt=1, description="of a replay's history, drawn anew each time")
+    row_penalty: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="L2 in the loss of a pass, on the rows that it touches; where updates are learned on copies",
+    )
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="of a row's target, spread over its columns")
     replay_capacity: int = Field(200_000, ge=1000, description="positives a worker keeps to draw from")
     seed: int = Field(0, ge=0)
     evaluate_share: float = Field(0.05, ge=0, le=1, description="of positives measured before they are learned")
+    evaluate_freeze_after: int = Field(
+        0, ge=0, description="events after which a frozen copy of the model is kept to compare with; 0: none"
+    )
     evaluate_k: int = Field(10, ge=1, le=1000)
     reconcile_every_s: float = Field(5.0, gt=0, description="between checks that no shard was rolled back")
     instance: str = Field(
@@ -60,3 +76,8 @@ class TrainerSettings(BaseModel):
     )
     metrics_host: str = "127.0.0.1"
     metrics_port: int = Field(0, ge=0, le=65535, description="Prometheus metrics of this worker; 0 for none")
+
+    @property
+    def deltas(self) -> bool:
+        """Whether several updates are learned on copies, and the store is told what they changed."""
+        return self.passes > 1 or self.update_events > 0

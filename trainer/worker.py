@@ -15,6 +15,7 @@ from ingest.columns import Events, MicroBatch, Partition
 from ingest.contract import AssignmentChanged, AssignmentLost, EventSource, StreamUnavailable
 from native.ragged import Ragged
 from trainer.backoff import Backoff
+from trainer.copies import check_deltas
 from trainer.dense import DenseWorker
 from trainer.examples import ExampleReader
 from trainer.exclusion import Exclusion
@@ -24,7 +25,7 @@ from trainer.metrics import Metrics
 from trainer.offsets import OffsetPolicy
 from trainer.own_writes import OwnWrites
 from trainer.pending import Clocks, Pending
-from trainer.prequential import Prequential
+from trainer.prequential import Prequential, Tests
 from trainer.progress import Progress
 from trainer.replay import ReplayBuffer
 from trainer.settings import TrainerSettings
@@ -63,18 +64,29 @@ class Worker:
         metrics: Metrics,
         policy: OffsetPolicy = OffsetPolicy(),  # noqa: B008  frozen
         confirm_truncation_s: float = 0.0,
+        observe: Callable[[Tests], None] | None = None,
     ) -> None:
+        """observe: is told of all tests before their events are learned."""
         self._store, self._stream, self._settings, self._metrics = store, stream, settings, metrics
         rng = np.random.default_rng(settings.seed)
         self._tables = tuple(model.tables())
         self._model, self._published = model, False
-        self._dense = DenseWorker(store, model, settings.dense_learning_rate)
+        check_deltas(model, settings)
+        self._dense = DenseWorker(store, model, settings.dense_learning_rate, settings.gate_learning_rate)
         self._replay = ReplayBuffer(settings.replay_capacity, model.history_length, rng)
-        self._pending = Pending(model.dim)
+        self._pending = Pending(model.dim, model.tables()["item"].state_dim if settings.deltas else None)
         rows = OwnWrites(store, self._pending) if settings.read_your_writes else store
-        self._reader = ExampleReader(store, model, self._replay, settings.replay, rows)
-        self._learner = Learner(model, settings.group, self._dense, rng)
-        self._prequential = Prequential(store, model, settings.evaluate_k, settings.evaluate_share)
+        replays = settings.replay * settings.passes
+        self._reader = ExampleReader(store, model, self._replay, replays, rows, with_state=settings.deltas)
+        self._learner = Learner(model, settings, self._dense, rng)
+        self._prequential = Prequential(
+            store,
+            model,
+            settings.evaluate_k,
+            settings.evaluate_share,
+            freeze_after=settings.evaluate_freeze_after,
+            observe=observe,
+        )
         self._progress = Progress(store, stream, self._tables, policy, confirm_truncation_s, metrics.found)
         self._identities = Identities(store)
         self._generation = 0

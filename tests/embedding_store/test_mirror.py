@@ -14,7 +14,9 @@ from embedding_store.towers import DenseParameters, forward
 from tests.flushes import SOURCE, flush_of
 
 NOW_MS = 1_700_000_000_000
-PLAIN = ModelSettings(dim=4, shards=2, popularity_half_life=20)
+PLAIN = ModelSettings(
+    dim=4, shards=2, popularity_half_life=20, popularity_floor=1e-12, clocks=(0.8,), learned_gates=False
+)
 DENSE = PLAIN.model_copy(update={"dense_layers": (6, 3)})
 SQUARE = PLAIN.model_copy(update={"dense_layers": (4,)})  # outputs as wide as rows, and not the same
 
@@ -281,8 +283,8 @@ def test_scores_are_dot_products_plus_weighted_log_popularity():
     for weight in (0.0, 0.5, 2.0):
         want = rows.vectors.astype(np.float64) @ vector + weight * np.log(rows.popularity / rows.popularity.max())
         np.testing.assert_allclose(mirror.scores(vector, weight)[slots], want, rtol=1e-4, atol=1e-5)
-        outputs, bias, _ = mirror.columns(weight)
-        np.testing.assert_allclose((outputs @ vector + bias)[slots], want, rtol=1e-4, atol=1e-5)
+        outputs, popularity, _ = mirror.columns()
+        np.testing.assert_allclose((outputs @ vector + weight * popularity)[slots], want, rtol=1e-4, atol=1e-5)
 
 
 def test_a_new_dense_version_recomputes_every_item_and_the_user_tower_with_it():
@@ -342,3 +344,41 @@ def test_the_clock_moves_without_rows():
     mirror.refresh()
     assert (mirror.clock, mirror.event_time_ms) == (50, 1050)
     assert Source("clicks", 0) == SOURCE
+
+
+@pytest.mark.parametrize("model", [PLAIN, DENSE], ids=["plain", "dense"])
+def test_a_frozen_copy_is_what_it_was(model):
+    writer = Writer(model)
+    mirror = ItemMirror(writer.store, model)
+    writer.items(dict.fromkeys(range(40), 2), 40)
+    writer.items({}, forget=(3, 4))
+    mirror.refresh()
+    writer.items({4: 1, 90: 1})
+    mirror.refresh()
+    frozen, keys = mirror.frozen(), np.arange(100, dtype=np.uint64)
+    vector = np.ones(model.output_dim, np.float32)
+    was = mirror.scores(vector, 0.5)[mirror.slots(keys)]
+    was[mirror.slots(keys) < 0] = -1.0
+    for _ in range(3):
+        writer.items(dict.fromkeys(range(20, 60), 3), 40)
+        if model.dense_layers:
+            writer.dense()
+        mirror.refresh()
+    now = frozen.scores(vector, 0.5)[frozen.slots(keys)]
+    now[frozen.slots(keys) < 0] = -1.0
+    np.testing.assert_allclose(now, was, rtol=1e-5)
+    assert (frozen.slots(keys) >= 0).sum() == 40
+
+
+def test_an_old_item_counts_as_popular_as_the_floor():
+    model = PLAIN.model_copy(update={"popularity_floor": 0.25})
+    writer = Writer(model)
+    mirror = ItemMirror(writer.store, model)
+    writer.items({1: 4}, 20)
+    writer.items({2: 4}, 200)  # ten half-lives later: 1 has 4/1024 left
+    mirror.refresh()
+    slots = mirror.slots(np.array([1, 2], np.uint64))
+    scores = mirror.scores(np.zeros(4, np.float32), 2.0)[slots]
+    assert scores[1] - scores[0] == pytest.approx(2.0 * np.log(4 / 0.25), rel=1e-4)
+    alone = mirror.scores(None, 2.0)[slots]
+    assert alone[1] - alone[0] == pytest.approx(10 * np.log(2), rel=1e-4)

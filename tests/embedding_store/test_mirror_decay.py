@@ -18,7 +18,7 @@ LEARNING = {
     "step_events": 10,
     "initial_std": 0.5,
 }
-PLAIN = ModelSettings(dim=4, shards=3, regularization=L2(l2=0.3), **LEARNING)
+PLAIN = ModelSettings(dim=4, shards=3, regularization=L2(l2=0.3), learned_gates=False, **LEARNING)
 MODELS = {
     "l2": PLAIN,
     "l1": ModelSettings(dim=4, shards=1, regularization=L1(l1=0.02), **LEARNING),

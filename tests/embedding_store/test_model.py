@@ -12,7 +12,9 @@ from embedding_store.spec import Adagrad, Sgd
     [
         ModelSettings(),
         ModelSettings(dim=8, user_id_vector=True, dense_layers=(16, 4), optimizer=Sgd(learning_rate=0.1), shards=3),
-        ModelSettings(recency=1.0, popularity_weight=0.0, optimizer=Adagrad(epsilon=1e-3), seed=2**63 - 1),
+        ModelSettings(
+            clocks=(1.0,), learned_gates=False, popularity_weight=0.0, optimizer=Adagrad(epsilon=1e-3), seed=2**63 - 1
+        ),
     ],
 )
 def test_a_document_is_the_model(model):
@@ -25,7 +27,7 @@ def test_a_document_of_another_release_is_refused():
 
 
 def test_tables_are_those_the_model_needs():
-    plain = ModelSettings(dim=8, shards=3, seed=5, popularity_half_life=70)
+    plain = ModelSettings(dim=8, shards=3, seed=5, popularity_half_life=70, learned_gates=False)
     assert list(plain.tables()) == ["item", "history"]
     full = plain.model_copy(update={"user_id_vector": True, "dense_layers": (4,)})
     tables = full.tables()
@@ -44,7 +46,17 @@ def test_what_is_pooled_is_kept():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"dim": 1}, {"recency": 0.0}, {"recency": 1.1}, {"popularity_weight": -1}, {"dims": 64}, {"shards": 0}]
+    "wrong",
+    [
+        {"dim": 1},
+        {"clocks": (0.0,)},
+        {"clocks": (0.5, 1.1)},
+        {"clocks": ()},
+        {"dim": 7},
+        {"popularity_weight": -1},
+        {"dims": 64},
+        {"shards": 0},
+    ],
 )
 def test_what_can_not_be_is_refused(wrong):
     with pytest.raises(ValidationError):

@@ -9,12 +9,13 @@ from embedding_store.contract import ENTRY
 from embedding_store.memory import MemoryStore
 from embedding_store.mirror import ItemMirror
 from embedding_store.model import ModelSettings
-from embedding_store.ranking import Ranker, recent_items
+from embedding_store.ranking import Arrivals, Ranker, recent_items
 from embedding_store.towers import DenseParameters, forward
 from tests.flushes import SOURCE, flush_of
 
 MODELS = {
-    "plain": ModelSettings(dim=6, history_length=3, seen_length=5, shards=2),
+    "plain": ModelSettings(dim=6, history_length=3, seen_length=5, shards=2, clocks=(0.8,), learned_gates=False),
+    "gates": ModelSettings(dim=6, history_length=3, seen_length=5, clocks=(0.9, 0.6, 0.2)),
     "no popularity": ModelSettings(dim=6, history_length=3, seen_length=5, popularity_weight=0.0),
     "user": ModelSettings(dim=6, history_length=3, seen_length=5, user_id_vector=True),
     "dense, user": ModelSettings(dim=6, history_length=3, seen_length=5, user_id_vector=True, dense_layers=(9, 6)),
@@ -39,7 +40,7 @@ def world(model):
     store.apply("history", flush_of(users, 0, 500, appends=appends, counts=[1] * 8))
     if model.user_id_vector:
         store.apply("user", flush_of(users[4:], 0, 500, gradients=rng.normal(size=(4, 6)), counts=[1] * 4))
-    if model.dense_layers:
+    if model.has_dense:
         parameters = DenseParameters(model)
         deltas = parameters.to_rows(rng.normal(0, 0.3, parameters.size).astype(np.float32))
         store.apply("dense", flush_of(parameters.keys.tolist(), 0, 500, gradients=deltas))
@@ -48,24 +49,34 @@ def world(model):
     return store, Ranker(store, model, mirror)
 
 
+def nothing_new(tests):
+    return Arrivals(np.zeros(tests, np.int64), NONE, np.zeros(0, np.float32))
+
+
 def slow_user(store, model, user):
     """(vector, warm) from the contract's calls alone."""
     h = store.histories("history", np.array([user], np.uint64))
     items = h.entries["item"][::-1][: model.history_length]
     rows = store.lookup("item", items.copy())
-    w = model.recency ** np.arange(len(items)) * rows.found
-    x = (w @ rows.vectors.astype(np.float64) / w.sum()) if w.sum() else np.zeros(model.dim)
+    parameters = DenseParameters(model)
+    gates = parameters.to_towers(parameters.read(store)).gates
+    bucket, part = min(int(np.log2(len(h.entries) + 1)), 7), model.dim // len(model.clocks)
+    x = np.zeros(model.dim)
+    for v in range(len(model.clocks)):
+        w = np.exp(gates.logits[v, : len(items)].astype(np.float64)) * rows.found
+        if w.sum():
+            cut = slice(v * part, (v + 1) * part)
+            x[cut] = gates.scales[v, bucket] * (w @ rows.vectors[:, cut].astype(np.float64) / w.sum())
     warm = bool(rows.found.any())
     if model.user_id_vector:
         own = store.lookup("user", np.array([user], np.uint64))
         x, warm = x + own.vectors[0] * own.found[0], warm or bool(own.found[0])
     if model.dense_layers:
-        parameters = DenseParameters(model)
         x = forward(parameters.to_towers(parameters.read(store)).user, x[None])[0]
-    return x * warm, warm
+    return x * warm, warm, float(gates.prior[bucket])
 
 
-def slow_scores(store, model, vector):
+def slow_scores(store, model, vector, weight=None):
     rows = store.lookup("item", np.arange(ITEMS, dtype=np.uint64))
     with np.errstate(divide="ignore"):
         log_p = np.log(rows.popularity / rows.popularity.max())
@@ -75,7 +86,8 @@ def slow_scores(store, model, vector):
     if model.dense_layers:
         parameters = DenseParameters(model)
         outputs = forward(parameters.to_towers(parameters.read(store)).item, outputs)
-    prior = np.where(np.isneginf(log_p), -np.inf, model.popularity_weight * np.where(np.isneginf(log_p), 0, log_p))
+    weight = model.popularity_weight if weight is None else weight
+    prior = np.where(np.isneginf(log_p), -np.inf, weight * np.where(np.isneginf(log_p), 0, log_p))
     return outputs @ vector + prior
 
 
@@ -86,7 +98,8 @@ def test_users_are_their_recent_items_and_their_own_vector(name):
     keys = np.array([3, 99, 1, 8, 8], np.uint64)
     users = ranker.users(keys)
     for i, key in enumerate(keys.tolist()):
-        vector, warm = slow_user(store, model, key)
+        vector, warm, prior = slow_user(store, model, key)
+        assert users.prior[i] == pytest.approx(prior)
         np.testing.assert_allclose(users.vectors[i], vector, rtol=1e-4, atol=1e-5)
         assert users.warm[i] == warm
         h = store.histories("history", keys[i : i + 1])
@@ -101,8 +114,11 @@ def test_users_are_their_recent_items_and_their_own_vector(name):
 def test_answers_are_the_head_of_the_sort(name, user):
     model = MODELS[name]
     store, ranker = world(model)
-    vector = None if user is None else ranker.users(np.array([user], np.uint64)).vectors[0]
-    scores = slow_scores(store, model, None if vector is None else vector.astype(np.float64))
+    vector = prior = None
+    if user is not None:
+        found = ranker.users(np.array([user], np.uint64))
+        vector, prior = found.vectors[0], float(found.prior[0])
+    scores = slow_scores(store, model, None if vector is None else vector.astype(np.float64), prior)
     order = [k for k in np.argsort(-scores, kind="stable").tolist() if np.isfinite(scores[k])]
     assert len(order) == ITEMS - 2
     exclude = np.array([order[0], order[3], 10_000], np.uint64)
@@ -116,7 +132,7 @@ def test_answers_are_the_head_of_the_sort(name, user):
         (100, [], {"exclude": NONE, "only": NONE}),
         (0, [], {"exclude": NONE}),
     ):
-        ranked = ranker.recommend(vector, k=k, **options)
+        ranked = ranker.recommend(vector, k=k, prior=prior, **options)
         np.testing.assert_allclose(ranked.scores, scores[kept[:k]], rtol=1e-4, atol=1e-5)
         if user is not None:  # popularity has ties, in the order of slots
             assert ranked.keys.tolist() == kept[:k]
@@ -132,7 +148,9 @@ def test_ranks_are_rank_is_the_place_in_the_answer(name):
     users = ranker.users(np.array([2, 5, 8, 99], np.uint64))
     for target in range(ITEMS + 1):
         targets = np.full(4, target, np.uint64)
-        ranks, popular = ranker.ranks(users.vectors, users.warm, users.seen_offsets, users.seen_keys, targets)
+        ranks, popular = ranker.ranks(
+            users.vectors, users.prior, users.warm, users.seen_offsets, users.seen_keys, targets, nothing_new(4)
+        )
         for i in range(4):
             seen = users.seen_keys[users.seen_offsets[i] : users.seen_offsets[i + 1]]
             if target in seen:
@@ -140,9 +158,10 @@ def test_ranks_are_rank_is_the_place_in_the_answer(name):
                 assert np.isnan(popular[i])
                 continue
             vector = users.vectors[i] if users.warm[i] else None
-            assert ranks[i] == ranker.rank(vector, exclude=seen, target=target)
+            prior = float(users.prior[i])
+            assert ranks[i] == ranker.rank(vector, exclude=seen, target=target, prior=prior)
             assert popular[i] == ranker.rank(None, exclude=seen, target=target)
-            answer = ranker.recommend(vector, exclude=seen, k=ITEMS)
+            answer = ranker.recommend(vector, exclude=seen, k=ITEMS, prior=prior)
             if target >= ITEMS - 2:
                 assert np.isinf(ranks[i])
                 assert target not in answer.keys
@@ -171,8 +190,9 @@ def test_nobody_and_an_empty_table():
     assert len(ranker.users(NONE).vectors) == 0
     assert len(ranker.recommend(np.ones(6, np.float32), exclude=NONE, k=5).keys) == 0
     ranks, _ = ranker.ranks(
-        np.ones((1, 6), np.float32), np.ones(1, bool), np.zeros(2, np.int64), NONE, np.ones(1, np.uint64)
-    )
+        np.ones((1, 6), np.float32), np.ones(1, np.float32), np.ones(1, bool), np.zeros(2, np.int64), NONE,
+        np.ones(1, np.uint64), nothing_new(1),
+    )  # fmt: skip
     assert np.isinf(ranks[0])
     assert ranker.rank(None, exclude=NONE, target=1) == np.inf
 
@@ -190,3 +210,29 @@ def test_recent_items_are_the_newest_first(length):
     for i, n in enumerate(counts):
         want = list(range(100 + offsets[i], 100 + offsets[i + 1]))[::-1][:length]
         assert (lengths[i], recent[i].tolist()) == (min(n, length), want + [0] * (length - len(want)))
+
+
+def test_popularity_is_as_of_each_test():
+    """Events that the store does not hold yet count one by one, for the tests behind them."""
+    model = MODELS["plain"]
+    store, ranker = world(model)
+    popularity = store.lookup("item", np.arange(ITEMS, dtype=np.uint64)).popularity[: ITEMS - 2].astype(np.float64)
+    target, other = int(np.argsort(popularity)[-12]), int(np.argsort(popularity)[3])
+    m = 70  # more than are scored together
+    before = np.arange(m) // 2
+    items = np.where(np.arange(m // 2) % 3 == 0, other, target).astype(np.uint64)
+    items[5] = 10_000  # not in the store at all
+    vectors, warm = np.zeros((m, 6), np.float32), np.zeros(m, bool)
+    arrivals = Arrivals(before, items, np.ones(m // 2, np.float32))
+    offsets, targets = np.zeros(m + 1, np.int64), np.full(m, target, np.uint64)
+    ranks, popular = ranker.ranks(vectors, np.ones(m, np.float32), warm, offsets, NONE, targets, arrivals)
+    for i in range(m):
+        now = popularity * 0.5 ** (before[i] / model.popularity_half_life)
+        for e in range(before[i]):
+            if items[e] < ITEMS:
+                now[int(items[e])] += 0.5 ** ((before[i] - 1 - e) / model.popularity_half_life)
+        others = np.delete(now, target)
+        better, near = (others > now[target] * 1.001).sum(), (np.abs(others / now[target] - 1) < 2e-3).sum()
+        assert 1 + better <= ranks[i] <= 1 + better + near
+    assert (ranks == popular).all()
+    assert ranks[-1] < ranks[0]

@@ -5,10 +5,10 @@ import pytest
 
 from embedding_store.memory import MemoryStore
 from embedding_store.model import ModelSettings
-from embedding_store.towers import DenseParameters, forward
+from embedding_store.towers import DenseParameters, bucket_of, forward, initial_gates
 from tests.flushes import SOURCE, begin, flush_of
 
-MODEL = ModelSettings(dim=5, dense_layers=(7, 3))
+MODEL = ModelSettings(dim=5, dense_layers=(7, 3), clocks=(0.8,), learned_gates=False)
 
 
 def test_the_layers_are_relu_but_for_the_last():
@@ -57,7 +57,7 @@ def test_the_table_holds_deltas():
 
 
 def test_without_layers_there_are_no_parameters():
-    parameters = DenseParameters(ModelSettings(dim=5))
+    parameters = DenseParameters(ModelSettings(dim=5, clocks=(0.8,), learned_gates=False))
     towers = parameters.to_towers(parameters.read(MemoryStore()))
     assert (parameters.size, len(parameters.initial()), towers.user, towers.item) == (0, 0, (), ())
 
@@ -72,3 +72,35 @@ def test_views_share_the_flat_vector():
             assert np.shares_memory(weights, flat)
             assert (weights.reshape(-1) == flat[at : at + inputs * outputs]).all()
             assert np.shares_memory(bias, flat)
+
+
+def test_gates_begin_as_recencies_and_lie_before_the_layers():
+    model = ModelSettings(dim=4, history_length=5, clocks=(0.9, 0.5), popularity_weight=0.3, dense_layers=(3,))
+    parameters = DenseParameters(model)
+    flat = parameters.initial()
+    gates = parameters.to_towers(flat).gates
+    np.testing.assert_allclose(np.exp(gates.logits), [0.9 ** np.arange(5), 0.5 ** np.arange(5)], rtol=1e-5)
+    assert (gates.scales == 1).all()
+    assert (gates.prior == np.float32(0.3)).all()
+    assert gates.size == parameters.gates == 2 * 5 + 2 * 8 + 8
+    assert parameters.size == gates.size + 2 * (4 * 3 + 3)
+    assert np.shares_memory(gates.logits, flat)
+    assert (gates.flat() == flat[: gates.size]).all()
+    assert parameters.layout()[0][0][0] == gates.size
+    again = gates.of(np.arange(gates.size, dtype=np.float32))
+    assert again.flat().tolist() == list(range(gates.size))
+
+
+def test_the_gates_of_the_default_fill_one_row_of_the_dense_table():
+    assert DenseParameters(ModelSettings()).rows == 1
+
+
+def test_gates_that_are_not_learned_are_no_parameters_and_still_there():
+    model = ModelSettings(dim=4, learned_gates=False)
+    towers = DenseParameters(model).to_towers(np.zeros(0, np.float32))
+    assert (towers.gates.flat() == initial_gates(model).flat()).all()
+
+
+def test_buckets_double():
+    lengths = np.array([0, 1, 2, 3, 6, 7, 14, 15, 62, 63, 126, 127, 5000])
+    assert bucket_of(lengths).tolist() == [0, 1, 1, 2, 2, 3, 3, 4, 5, 6, 6, 7, 7]

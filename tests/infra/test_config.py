@@ -64,8 +64,8 @@ def test_text_that_is_not_toml(tmp_path: Path) -> None:
     [
         ("[kafka]\n\ntopicc = 'x'", "line 3: unknown key 'topicc' in [kafka], did you mean 'topic'?"),
         ("[kafak]\ntopic = 'x'", "line 1: unknown section [kafak], did you mean [kafka]?"),
-        ("[ingest]\nrecency = 1", "line 2: unknown key 'recency' in [ingest]: it belongs in [model]"),
-        ("[zzz]", "unknown section [zzz]: the sections are kafka, ingest"),
+        ("[ingest]\nshards = 1", "line 2: unknown key 'shards' in [ingest]: it belongs in [model]"),
+        ("[zzz]", "unknown section [zzz]: the sections are learning, kafka, ingest"),
         (
             "[model.optimizer]\nkind = 'sgd'\nlerning_rate = 1",
             "line 3: unknown key 'lerning_rate' in [model.optimizer], did you mean 'learning_rate'?",

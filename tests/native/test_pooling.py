@@ -1,14 +1,15 @@
-"""Pooling against NumPy in float64, and its gradient against finite differences."""
+"""Pooling against NumPy in float64, and its gradients against finite differences."""
 
 import numpy as np
 import pytest
 
-from native.pooling import add_rows, pool_gradients, pool_histories
+from native.pooling import add_rows, gate_gradients, pool_gradients, pool_histories
 
-SHAPES = [(0, 0, 3, 5), (1, 0, 3, 1), (0, 4, 3, 2), (9, 6, 1, 1), (5, 40, 7, 3), (30, 25, 20, 33)]
+SHAPES = [(0, 0, 3, 5, 1), (1, 0, 3, 2, 2), (0, 4, 3, 2, 1), (9, 6, 1, 1, 1), (5, 40, 7, 6, 2), (30, 25, 20, 33, 3)]
+BUCKETS = 4
 
 
-def case(u, batch, length, dim):
+def case(u, batch, length, dim, clocks):
     rng = np.random.default_rng(u + 10 * batch)
     vectors = rng.normal(size=(u, dim)).astype(np.float32)
     slots = rng.integers(-1, u, (batch, length)) if u else np.full((batch, length), -1, np.int64)
@@ -16,56 +17,75 @@ def case(u, batch, length, dim):
         slots[0] = -1  # nobody there
         slots[1] = 0  # one item, again and again
         slots[2, :-1] = -1  # only the oldest is left
-    for array in (vectors, slots):
+    logits = rng.normal(0, 2, (clocks, length)).astype(np.float32)
+    scales = rng.normal(1, 0.5, (clocks, BUCKETS)).astype(np.float32)
+    bucket = rng.integers(0, BUCKETS, batch)
+    columns = vectors, slots, logits, scales, bucket
+    for array in columns:
         array.flags.writeable = False
-    return vectors, slots
+    return columns
 
 
-def weights(slots, recency):
-    w = np.float64(recency) ** np.arange(slots.shape[1]) * (slots >= 0)
-    total = w.sum(axis=1, keepdims=True)
-    return np.divide(w, total, out=np.zeros_like(w), where=total > 0)
+def oracle(vectors, slots, logits, scales, bucket):
+    clocks = len(logits)
+    part = vectors.shape[1] // clocks
+    out = np.zeros((len(slots), vectors.shape[1]))
+    for b, row in enumerate(slots):
+        there = row >= 0
+        if there.any():
+            for v in range(clocks):
+                share = np.exp(logits[v, there].astype(np.float64) - logits[v, there].max())
+                cut = slice(v * part, (v + 1) * part)
+                out[b, cut] = scales[v, bucket[b]] * (share / share.sum()) @ vectors[row[there], cut].astype(np.float64)
+    return out
 
 
-def oracle(vectors, slots, recency):
-    rows = vectors.astype(np.float64)[slots] if len(vectors) else np.zeros((*slots.shape, vectors.shape[1]))
-    return np.einsum("bk,bkj->bj", weights(slots, recency), rows)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("recency", [1.0, 0.8, 0.01])
-def test_pooling_is_the_weighted_mean(shape, recency):
-    vectors, slots = case(*shape)
+def pooled(vectors, slots, logits, scales, bucket):
     out = np.full((len(slots), vectors.shape[1]), 7.0, np.float32)  # what was there does not matter
-    pool_histories(vectors, slots, recency, out)
-    np.testing.assert_allclose(out, oracle(vectors, slots, recency), rtol=1e-5, atol=1e-6)
+    shares = np.full((len(slots), *logits.shape), 7.0, np.float32)
+    pool_histories(vectors, slots, logits, scales, bucket, shares, out)
+    return out, shares
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_gradient_is_the_transpose(shape):
-    vectors, slots = case(*shape)
+def test_pooling_is_the_softmax_weighted_mean_of_each_part(shape):
+    columns = case(*shape)
+    out, shares = pooled(*columns)
+    np.testing.assert_allclose(out, oracle(*columns), rtol=1e-5, atol=1e-6)
+    there = (columns[1] >= 0).any(axis=1)
+    np.testing.assert_allclose(shares.sum(axis=2), np.broadcast_to(there[:, None], shares.shape[:2]), atol=1e-6)
+    assert not shares[~np.broadcast_to((columns[1] >= 0)[:, None], shares.shape)].any()
+
+
+def test_logits_of_a_recency_give_its_weighted_mean():
+    vectors, slots, _, _, bucket = case(5, 40, 7, 6, 2)
+    logits = np.log(0.8) * np.arange(7, dtype=np.float32)[None]
+    out, _ = pooled(vectors, slots, logits.astype(np.float32), np.ones((1, BUCKETS), np.float32), bucket)
+    w = 0.8 ** np.arange(7) * (slots >= 0)
+    w = np.divide(w, w.sum(axis=1, keepdims=True), out=np.zeros_like(w), where=(slots >= 0).any(axis=1)[:, None])
+    np.testing.assert_allclose(out, np.einsum("bk,bkj->bj", w, vectors.astype(np.float64)[slots]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gradients_are_those_of_finite_differences(shape):
+    vectors, slots, logits, scales, bucket = case(*shape)
     upstream = np.random.default_rng(1).normal(size=(len(slots), vectors.shape[1])).astype(np.float32)
     upstream.flags.writeable = False
-    start = np.full(vectors.shape, 0.5, np.float32)
-    out = start.copy()
-    pool_gradients(upstream, slots, 0.7, out)
-    want = start.astype(np.float64)
-    w = weights(slots, 0.7)
-    for b, k in np.argwhere(slots >= 0):
-        want[slots[b, k]] += w[b, k] * upstream[b]
-    np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-5)
+    _, shares = pooled(vectors, slots, logits, scales, bucket)
+    got = np.full(vectors.shape, 0.5, np.float32), np.full(logits.shape, 0.25, np.float32), np.zeros_like(scales)
+    pool_gradients(upstream, slots, shares, scales, bucket, got[0])
+    gate_gradients(upstream, vectors, slots, shares, scales, bucket, got[1], got[2])
 
+    def loss(at, i, step):
+        arrays = [a.astype(np.float64) for a in (vectors, logits, scales)]
+        arrays[at].reshape(-1)[i] += step
+        return (oracle(arrays[0], slots, arrays[1], arrays[2], bucket) * upstream).sum()
 
-def test_the_gradient_is_that_of_finite_differences():
-    vectors, slots = case(5, 40, 7, 3)
-    upstream = np.random.default_rng(2).normal(size=(40, 3)).astype(np.float32)
-    got = np.zeros((5, 3), np.float32)
-    pool_gradients(upstream, slots, 0.7, got)
-    for i, j in np.ndindex(5, 3):
-        step = np.zeros((5, 3))
-        step[i, j] = 1e-3
-        high, low = oracle(vectors + step, slots, 0.7), oracle(vectors - step, slots, 0.7)
-        assert got[i, j] == pytest.approx(((high - low) * upstream).sum() / 2e-3, abs=1e-4)
+    rng = np.random.default_rng(2)
+    for at, (found, start) in enumerate(zip(got, (0.5, 0.25, 0.0), strict=True)):
+        for i in rng.permutation(found.size)[:25].tolist():
+            want = (loss(at, i, 1e-4) - loss(at, i, -1e-4)) / 2e-4
+            assert found.reshape(-1)[i] - start == pytest.approx(want, rel=1e-3, abs=2e-4)
 
 
 @pytest.mark.parametrize(("n", "u", "dim"), [(0, 3, 2), (5, 1, 1), (60, 4, 7)])

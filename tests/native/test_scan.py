@@ -64,44 +64,46 @@ def test_a_rank_among_ties_is_in_their_middle():
 
 
 @pytest.mark.parametrize(("n", "dim"), [(0, 3), (1, 1), (40, 5), (7, 129)])
-def test_scores_are_dot_products_plus_bias(n, dim):
+@pytest.mark.parametrize("weight", [0.0, 0.7])
+def test_scores_are_dot_products_plus_weighted_popularity(n, dim, weight):
     rng = np.random.default_rng(dim)
     vectors, user = rng.normal(size=(n, dim)).astype(np.float32), rng.normal(size=dim).astype(np.float32)
-    bias = rng.normal(size=n).astype(np.float32)
+    popularity = rng.normal(size=n).astype(np.float32)
     if n > 3:
-        bias[1], bias[2], vectors[3, 0] = -np.inf, np.nan, np.nan
-    for array in (vectors, user, bias):
+        popularity[1], popularity[2], vectors[3, 0] = -np.inf, -9.0, np.nan
+    for array in (vectors, user, popularity):
         array.flags.writeable = False
     out = np.empty(n, np.float32)
-    score_items(vectors, bias, user, out)
+    score_items(vectors, popularity, np.float32(-1.0), user, np.float32(weight), out)
     with np.errstate(invalid="ignore"):
-        want = vectors.astype(np.float64) @ user + bias
+        prior = np.where(np.isneginf(popularity), -np.inf, weight * np.maximum(np.maximum(popularity, -1.0), -99))
+        want = vectors.astype(np.float64) @ user + prior
     np.testing.assert_allclose(out, want, rtol=1e-4, atol=1e-5)
     if n > 3:
-        assert best_of(out, n) == [i for i in sorted_best(out, n) if i not in (1, 2, 3)]
+        assert best_of(out, n) == [i for i in sorted_best(out, n) if i not in (1, 3)]
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_many_ranks_at_once(seed):
     rng = np.random.default_rng(seed)
-    n, m, dim = 30, 25, 3
-    vectors, bias = rng.integers(-2, 3, (n, dim)).astype(np.float32), rng.integers(-3, 1, n).astype(np.float32)
-    bias[:3] = -np.inf
-    popularity, users = 2 * bias, rng.integers(-2, 3, (m, dim)).astype(np.float32)
-    users[0, 0] = np.nan
-    warm = rng.random(m) < 0.7
+    n, m = 30, 25
+    scores, popularity = rng.integers(-2, 3, (m, n)).astype(np.float32), rng.integers(-6, 1, n).astype(np.float32)
+    popularity[:3] = -np.inf
+    scores[0, 4] = np.nan
+    warm, weight = rng.random(m) < 0.7, rng.integers(0, 3, m).astype(np.float32)
     counts = rng.integers(0, 12, m)
     counts[3] = 0
     offsets = np.concatenate([[0], np.cumsum(counts)])
     seen, target = rng.integers(-1, n, offsets[-1]), rng.integers(-1, n, m)
-    for array in (vectors, bias, popularity, users, warm, offsets, seen, target):
+    for array in (popularity, warm, weight, offsets, seen, target):
         array.flags.writeable = False
     ranks, popular = np.empty(m), np.empty(m)
-    ranks_of(vectors, bias, popularity, users, warm, offsets, seen, target, ranks, popular)
+    ranks_of(scores.copy(), popularity, np.float32(-4.0), weight, warm, offsets, seen, target, ranks, popular)
     for i in range(m):
         own = seen[offsets[i] : offsets[i + 1]]
         own = own[own >= 0]
-        by_model, by_popularity = vectors @ users[i] + bias, popularity.copy()
+        prior = np.where(np.isneginf(popularity), -np.inf, weight[i] * np.maximum(popularity, -4.0).clip(-99))
+        by_model, by_popularity = scores[i] + prior.astype(np.float32), popularity.copy()
         by_model[own] = by_popularity[own] = -np.inf
         if target[i] < 0 or target[i] in own:
             want = (np.inf, np.inf)
@@ -112,11 +114,10 @@ def test_many_ranks_at_once(seed):
 
 
 def test_no_tests_and_no_items():
-    none = np.zeros(0)
-    vectors, bias, zero = np.zeros((0, 2), np.float32), np.zeros(0, np.float32), np.zeros(1, np.int64)
-    no_one, index = np.zeros((0, 2), np.float32), np.zeros(0, np.int64)
-    ranks_of(vectors, bias, bias, no_one, np.zeros(0, np.bool_), zero, index, index, none, none.copy())
-    one = np.empty(1)
-    unknown = (np.ones((1, 2), np.float32), np.ones(1, np.bool_), np.zeros(2, np.int64), index, np.array([-1]))
-    ranks_of(vectors, bias, bias, *unknown, one, one.copy())
+    none, zero, index = np.zeros(0), np.zeros(1, np.int64), np.zeros(0, np.int64)
+    nothing, floor, nobody = np.zeros(0, np.float32), np.float32(0), np.zeros(0, np.bool_)
+    ranks_of(np.zeros((0, 0), np.float32), nothing, floor, nothing, nobody, zero, index, index, none, none.copy())
+    one, two = np.empty(1), np.zeros(2, np.int64)
+    unknown = (np.ones(1, np.float32), np.ones(1, np.bool_), two, index, np.array([-1]))
+    ranks_of(np.zeros((1, 0), np.float32), nothing, floor, *unknown, one, one.copy())
     assert np.isinf(one[0])

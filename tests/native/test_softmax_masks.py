@@ -15,7 +15,7 @@ def test_rows_leave_out_padding_repeats_and_what_their_user_has(n, group, items)
     out, stamps = np.empty((n, group), bool), np.full(items, -1, np.int64)
     for array in (target, is_column, offsets, seen):
         array.flags.writeable = False
-    own_columns(group, target, is_column, offsets, seen, out, stamps)
+    own_columns(group, target, is_column, offsets[:-1], offsets[1:], seen, out, stamps)
     for i in range(n):
         start = i // group * group
         own = set(seen[offsets[i] : offsets[i + 1]].tolist())

@@ -86,7 +86,9 @@ def _columns(ids: list[str], labels: list[float]) -> dict[str, Any]:
     }
 
 
-MODEL = ModelSettings(dim=6, history_length=3, seen_length=8, shards=2)
+MODEL = ModelSettings(
+    dim=6, history_length=3, seen_length=8, shards=2, popularity_weight=0.5, clocks=(0.8,), learned_gates=False
+)
 EVENTS: list[Event] = [
     *[("u1", f"i{n}", 1.0) for n in range(5)],
     *[("u2", f"i{n}", 1.0) for n in (0, 0, 0, 1, 1, 7)],

@@ -30,7 +30,7 @@ def _oracle_user(world: World, user: str, model: ModelSettings) -> F32:
     entries = world.store.histories("history", key).entries
     newest = entries["item"][::-1][: model.history_length]
     rows = world.store.lookup("item", newest.astype(np.uint64)).vectors.astype(np.float64)
-    weights = model.recency ** np.arange(len(newest))
+    weights = model.clocks[0] ** np.arange(len(newest))
     return ((weights[:, None] * rows).sum(0) / weights.sum()).astype(np.float32)
 
 

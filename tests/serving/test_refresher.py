@@ -126,11 +126,11 @@ def test_a_newly_published_model_replaces_the_live_one_as_a_whole(
     until(lambda: scene.service.live, "loaded")
     before = scene.service.live
     assert before is not None
-    scene.store.publish_model(MODEL.model_copy(update={"recency": 0.5}).document())
+    scene.store.publish_model(MODEL.model_copy(update={"clocks": (0.5,)}).document())
     until(lambda: scene.service.live is not before, "the new model")
     after = scene.service.live
     assert after is not None
-    assert (before.model.recency, after.model.recency) == (0.8, 0.5)
+    assert (before.model.clocks, after.model.clocks) == ((0.8,), (0.5,))
     assert after.version != before.version
     assert after.mirror is not before.mirror
 

@@ -3,19 +3,9 @@ TensorFlow for tests that are about something else."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-
-@dataclass
-class Tensor:
-    """As much of a tensor as the learner asks for."""
-
-    value: np.ndarray
-
-    def numpy(self) -> np.ndarray:
-        return self.value
+from trainer.softmax_step import Gradients
 
 
 def forward(layers, x):
@@ -40,34 +30,40 @@ def backward(layers, kept, gradient):
     return gradient, np.concatenate(parts) if parts else np.zeros(0)
 
 
-def softmax_step(pooled, items, bias, mask, weight, group, user_layers=(), item_layers=()):
-    """(loss, d pooled, d items, d layers): Σ_i w_i (log Σ_{j in mask i} exp(u_i·v_j + b_j) − u_i·v_i − b_i)."""
-    user_kept, item_kept = forward(user_layers, pooled), forward(item_layers, items)
+def softmax_step(
+    users, items, prior, popularity, bias, mask, weight, group, smoothing=0.0, user_layers=(), item_layers=()
+):
+    """(loss, d users, d items, d prior, d layers) of Σ_i w_i·cross entropy of (1 − ε on i, ε evenly) and the softmax
+    over mask i of u_i·v_j + prior_i·popularity_j + b_j."""
+    user_kept, item_kept = forward(user_layers, users), forward(item_layers, items)
     u, v = user_kept[-1], item_kept[-1]
-    loss, du, dv = 0.0, np.zeros_like(u), np.zeros_like(v)
+    loss, du, dv, d_prior = 0.0, np.zeros_like(u), np.zeros_like(v), np.zeros(len(u))
     for i in np.flatnonzero(weight > 0):
         start = i // group * group
         columns = start + np.flatnonzero(mask[i])
-        logits = v[columns] @ u[i] + bias[columns]
+        logits = v[columns] @ u[i] + prior[i] * popularity[columns] + bias[columns]
         top = logits.max()
         total = np.log(np.exp(logits - top).sum()) + top
-        loss += weight[i] * (total - u[i] @ v[i] - bias[i])
-        push = weight[i] * (np.exp(logits - total) - (columns == i))
+        target = np.full(len(columns), smoothing / len(columns)) + (1 - smoothing) * (columns == i)
+        loss += weight[i] * (total - target @ logits)
+        push = weight[i] * (np.exp(logits - total) - target)
         du[i] = push @ v[columns]
         dv[columns] += push[:, None] * u[i]
-    d_pooled, user_flat = backward(user_layers, user_kept, du)
+        d_prior[i] = push @ popularity[columns]
+    d_users, user_flat = backward(user_layers, user_kept, du)
     d_items, item_flat = backward(item_layers, item_kept, dv)
-    return loss, d_pooled, d_items, np.concatenate([user_flat, item_flat])
+    return loss, d_users, d_items, d_prior, np.concatenate([user_flat, item_flat])
 
 
-def compile_step(model, group, dense):
+def compile_step(model, settings, dense):
     """Takes the place of `trainer.learner._compile_step`."""
 
-    def step(pooled, items, bias, mask, weight):
+    def step(users, items, prior, popularity, bias, mask, weight):
         towers = dense._parameters.to_towers(dense._local.astype(np.float64))
-        arrays = (np.asarray(a, np.float64) for a in (pooled, items, bias))
-        out = softmax_step(*arrays, mask, weight, group, towers.user, towers.item)
-        loss, d_pooled, d_items, flat = (np.asarray(a, np.float32) for a in out)
-        return Tensor(loss), Tensor(d_pooled), Tensor(d_items), Tensor(flat if model.dense_layers else np.zeros(1))
+        arrays = (np.asarray(a, np.float64) for a in (users, items, prior, popularity, bias))
+        group, smoothing = mask.shape[1], settings.label_smoothing
+        loss, *found, flat = softmax_step(*arrays, mask, weight, group, smoothing, towers.user, towers.item)
+        flat = np.concatenate([np.zeros(dense._parameters.gates), flat])
+        return Gradients(float(loss), *(np.asarray(a, np.float32) for a in (*found, flat)))
 
     return step

@@ -17,7 +17,7 @@ from tests.flushes import flush_of
 
 TOPIC = "clicks"
 SOURCE = Source(TOPIC, 0)
-MODEL = ModelSettings(dim=4, history_length=3, seen_length=8, shards=2)
+MODEL = ModelSettings(dim=4, history_length=3, seen_length=8, shards=2, clocks=(0.8,), learned_gates=False)
 
 
 @dataclass(frozen=True, order=True)

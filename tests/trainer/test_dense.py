@@ -10,7 +10,7 @@ from tests.flushes import flush_of
 from tests.trainer.small import SOURCE, declare
 from trainer.dense import DenseWorker
 
-MODEL = ModelSettings(dim=6, history_length=2, dense_layers=(7, 5))
+MODEL = ModelSettings(dim=6, history_length=2, dense_layers=(7, 5), clocks=(0.8,), learned_gates=False)
 
 
 @pytest.fixture
@@ -92,3 +92,22 @@ def test_rows_and_flat_are_inverse_and_layers_do_not_overlap():
     assert sorted(values.tolist()) == flat.tolist()
     shapes = [w.shape for w, _ in towers.user]
     assert shapes == [w.shape for w, _ in towers.item] == [(6, 7), (7, 5)]
+
+
+def test_gates_move_by_the_sum_at_their_own_rate_and_layers_as_before():
+    model = ModelSettings(dim=6, history_length=2, dense_layers=(7,))
+    store = MemoryStore()
+    declare(store, model)
+    worker = DenseWorker(store, model, 0.05, 0.02)
+    worker.read()
+    parameters, rng = DenseParameters(model), np.random.default_rng(0)
+    first, n = parameters.initial().astype(np.float64), parameters.gates
+    g, summed = rng.normal(size=len(first)), rng.normal(size=n)
+    worker.step(g.astype(np.float32), 4, worker.gates.of(summed.astype(np.float32)))
+    g = np.concatenate([summed, g[n:] / 4])
+    rate = np.where(np.arange(len(g)) < n, 0.02, 0.05)
+    want = first - rate * g / np.sqrt(0.1 + g**2)
+    np.testing.assert_allclose(worker._local, want, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(worker.gates.flat(), want[:n], rtol=1e-5, atol=1e-6)
+    merge(store, worker, 0, 10, 10, "average")
+    np.testing.assert_allclose(parameters.read(store), want, rtol=1e-5, atol=1e-6)

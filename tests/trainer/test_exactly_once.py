@@ -21,6 +21,7 @@ from embedding_store.contract import EmbeddingStore, Source
 from embedding_store.errors import StoreUnavailable
 from embedding_store.memory import MemoryStore
 from embedding_store.model import ModelSettings
+from embedding_store.regularization import NoRegularization
 from embedding_store.spec import Sgd
 from ingest.columns import MicroBatch, Partition, Tombstones
 from ingest.listed import ListedSource
@@ -33,7 +34,7 @@ from trainer.metrics import Metrics
 from trainer.settings import TrainerSettings
 from trainer.worker import Worker
 
-MODEL = ModelSettings(dim=8, history_length=4, seen_length=6, shards=2)
+MODEL = ModelSettings(dim=8, history_length=4, seen_length=6, shards=2, clocks=(0.8,), learned_gates=False)
 DENSE = MODEL.model_copy(update={"dense_layers": (8,), "user_id_vector": True, "shards": 1})
 START_MS = 1_700_000_000_000
 
@@ -513,7 +514,8 @@ def test_a_shard_that_lost_everything_is_filled_from_the_earliest_record(faults,
 
 def test_what_can_not_be_learned_is_counted_all_the_same(faults):
     """Vectors that ran away: the ranges are applied everywhere, with counts and sequences and no gradients."""
-    model = MODEL.model_copy(update={"optimizer": Sgd(learning_rate=100.0), "initial_std": 1.0})
+    wild = {"optimizer": Sgd(learning_rate=100.0), "regularization": NoRegularization(), "initial_std": 1.0}
+    model = MODEL.model_copy(update=wild)
     messages, clicks = topic(random.Random(13), 1, 60)
     store = MemoryStore()
     metrics = work(store, model, settings_of(), source_of(messages))

@@ -25,7 +25,7 @@ def items_of(examples, numbers):
 
 
 def seen_of(examples, i):
-    numbers = examples.seen[examples.seen_offsets[i] : examples.seen_offsets[i + 1]]
+    numbers = examples.seen[examples.seen_start[i] : examples.seen_stop[i]]
     return {int(examples.item_keys[n]) for n in numbers if n >= 0}
 
 
@@ -66,7 +66,9 @@ def test_an_event_knows_what_is_strictly_earlier_and_no_more(store, seed):
         assert got[len(want) :] == [None] * (MODEL.history_length - len(want))
         assert past.recent[i, : past.lengths[i]].tolist() == want
         assert set(past.seen[past.seen_offsets[i] : past.seen_offsets[i + 1]].tolist()) == {c.item for c in known}
-        assert seen_of(examples, i) == {c.item for c in known} & set(examples.item_keys.tolist())
+        # nothing that its user likes is pushed away, be it from the same batch or from a shard that is ahead
+        liked = {c.item for c in mine} | {c.item for c in kept if c.label}
+        assert seen_of(examples, i) == liked & set(examples.item_keys.tolist())
         assert items_of(examples, [examples.target[i]]) == [event.item]
         assert examples.is_row[i] == (event.label > 0 and len(want) > 0)
     assert examples.is_column.all()
@@ -80,8 +82,9 @@ def test_the_label_never_leaks_from_a_store_that_is_ahead(store):
     examples, past = reader_of(store)[0].read(events_of(clicks), NO_USERS, NO_ENTRIES)
     for t in range(6):
         assert past.recent[t, : past.lengths[t]].tolist() == [50 + k for k in range(t - 1, max(-1, t - 4), -1)]
-        assert 50 + t not in seen_of(examples, t)
-        assert seen_of(examples, t) == {50 + k for k in range(t)}
+        assert set(past.seen[past.seen_offsets[t] : past.seen_offsets[t + 1]].tolist()) == {50 + k for k in range(t)}
+        assert past.ever[t] == examples.length[t] == t
+        assert seen_of(examples, t) == {50 + k for k in range(6)}  # left out of its negatives, not predicted from
 
 
 def test_a_missing_item_of_a_history_is_skipped_unless_its_first_events_are_in_our_hands(store):

@@ -25,7 +25,7 @@ from trainer.metrics import Metrics
 from trainer.settings import TrainerSettings
 from trainer.worker import Worker
 
-MODEL = ModelSettings(dim=4, history_length=3, seen_length=8, shards=2)
+MODEL = ModelSettings(dim=4, history_length=3, seen_length=8, shards=2, clocks=(0.8,), learned_gates=False)
 P = Partition(TOPIC, 0)
 KEY, CHECK = key_and_check(b"owner")
 

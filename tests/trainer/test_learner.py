@@ -10,14 +10,17 @@ import pytest
 from embedding_store.contract import Rows
 from embedding_store.memory import MemoryStore
 from embedding_store.model import ModelSettings
-from embedding_store.towers import DenseParameters, forward
+from embedding_store.towers import DenseParameters, Gates, forward
 from native.ragged import Ragged
 from tests.flushes import flush_of
 from tests.trainer.numpy_step import softmax_step
 from tests.trainer.small import SOURCE, declare
+from trainer import learner as learner_module
 from trainer.dense import DenseWorker
 from trainer.examples import Examples
 from trainer.learner import Learner
+from trainer.settings import TrainerSettings
+from trainer.softmax_step import step_with_layers, step_without_layers
 
 
 class Kept:
@@ -36,9 +39,10 @@ def rows_of(rng, n, dim):
         updated_ms=np.zeros(n, np.int64),
         last_seen=np.zeros(n, np.int64),
         gap=np.where(rng.random(n) < 0.3, 0, rng.uniform(0.5, 40, n)).astype(np.float32),
-        popularity=np.zeros(n, np.float32),
+        popularity=np.where(rng.random(n) < 0.2, 0, rng.uniform(0, 3, n)).astype(np.float32),
         check=np.zeros(n, np.uint32),
         ids=Ragged(np.zeros(n + 1, np.int64), np.zeros(0, np.uint8)),
+        state=np.full((n, dim), 0.1, np.float32),
     )
 
 
@@ -55,18 +59,29 @@ def examples_of(seed, model, n=21, fresh=8, items=13, users=6):
         item_keys=np.arange(items, dtype=np.uint64),
         target=rng.integers(0, items, n),
         recent=recent,
+        length=rng.integers(0, 300, n),
         is_row=(rng.random(n) < 0.7) & is_column & (with_users | (recent >= 0).any(axis=1)),
         is_column=is_column,
         weight=rng.uniform(0.1, 3, n).astype(np.float32),
-        seen_offsets=np.concatenate([[0], np.cumsum(counts)]),
+        seen_start=np.cumsum(counts) - counts,
+        seen_stop=np.cumsum(counts),
         seen=rng.integers(-1, items, counts.sum()),
         user_keys=np.arange(users if with_users else 0, dtype=np.uint64),
         users=rows_of(rng, users, model.dim) if with_users else None,
         user=rng.integers(0, users, n) if with_users else np.full(n, -1, np.int64),
+        positive_weight=float(fresh),
     )
 
 
-def learner_of(model, group, rng=None):
+def settings_of(group, **changes):
+    """One pass in the store's own optimizer, replays as they are, labels as they are."""
+    plain = {"passes": 1, "update_events": 0, "replay_drop": 0.0, "label_smoothing": 0.0}
+    return TrainerSettings.model_validate({"group": max(16, group), **plain, **changes}).model_copy(
+        update={"group": group}
+    )
+
+
+def learner_of(model, group, rng=None, **changes):
     store = MemoryStore()
     declare(store, model)
     dense = DenseWorker(store, model, 0.05)
@@ -75,67 +90,97 @@ def learner_of(model, group, rng=None):
         deltas = parameters.to_rows(np.random.default_rng(9).normal(0, 0.1, parameters.size).astype(np.float32))
         store.apply("dense", flush_of(parameters.keys.tolist(), 0, 1, gradients=deltas, source=SOURCE))
         dense.read()
-    return Learner(model, group, dense, rng or Kept()), dense, parameters.to_towers(parameters.read(store))
+    return Learner(model, settings_of(group, **changes), dense, rng or Kept()), dense
+
+
+def user_vectors(vectors, recent, bucket, gates, clocks):
+    """(pooled, shares (n, clocks, length)) in float64."""
+    n, part = len(recent), vectors.shape[1] // clocks
+    pooled, shares = np.zeros((n, vectors.shape[1])), np.zeros((n, clocks, recent.shape[1]))
+    for i in range(n):
+        there = np.flatnonzero(recent[i] >= 0)
+        if len(there):
+            for v in range(clocks):
+                share = np.exp(gates.logits[v, there].astype(np.float64))
+                shares[i, v, there] = share / share.sum()
+                cut = slice(v * part, (v + 1) * part)
+                pooled[i, cut] = gates.scales[v, bucket[i]] * shares[i, v] @ vectors[recent[i], cut]
+    return pooled, shares
 
 
 def oracle(examples, model, group, clock, towers):
-    """The docstring of `trainer.learner`, example by example, in float64."""
-    n = len(examples.target)
-    vectors = examples.items.vectors.astype(np.float64)
+    """The docstrings of `trainer.learner` and `embedding_store.towers`, example by example, in float64."""
+    n, gates, clocks = len(examples.target), towers.gates, len(model.clocks)
+    vectors, part = examples.items.vectors.astype(np.float64), model.dim // len(model.clocks)
+    if not model.dense_layers:
+        group = -(-n // -(-n // group))  # groups are as even as can be
     padded = -(-n // group) * group
-    w = model.recency ** np.arange(model.history_length) * (examples.recent >= 0)
-    total = w.sum(axis=1, keepdims=True)
-    w = np.divide(w, total, out=np.zeros_like(w), where=total > 0)
-    pooled = np.zeros((padded, model.dim))
-    pooled[:n] = np.einsum("nk,nkd->nd", w, vectors[examples.recent])
+    bucket = np.array([min(int(np.log2(k + 1)), 7) for k in examples.length])
+    users = np.zeros((padded, model.dim))
+    users[:n], shares = user_vectors(vectors, examples.recent, bucket, gates, clocks)
     if examples.users is not None:
-        pooled[:n] += examples.users.vectors[examples.user]
-    items, bias = np.zeros((padded, model.dim)), np.zeros(padded)
-    items[:n] = vectors[examples.target]
+        users[:n] += examples.users.vectors[examples.user]
+    items, bias, popularity, prior = np.zeros((padded, model.dim)), *np.zeros((3, padded))
+    items[:n], prior[:n] = vectors[examples.target], gates.prior[bucket]
     share = examples.fresh / n
     mask, weight = np.zeros((padded, group), bool), np.zeros(padded)
     for i in range(n):
         t = examples.target[i]
-        gap = examples.items.gap[t] if examples.items.gap[t] > 0 else clock
+        now = examples.items.popularity[t] * 0.5 ** ((clock - examples.items.last_seen[t]) / model.popularity_half_life)
+        popularity[i] = np.log(max(now, model.popularity_floor))
         often = min(1.0, max(1, examples.items.count[t]) / clock)
-        bias[i] = -np.log(share / max(1.0, gap) + (1 - share) * often)
+        bias[i] = -np.log(max(share * now + (1 - share) * often, 1 / clock))  # of a first batch: all shares are of one
         weight[i] = examples.weight[i] if examples.is_row[i] else 0.0
-        own = set(examples.seen[examples.seen_offsets[i] : examples.seen_offsets[i + 1]].tolist()) | {t}
+        own = set(examples.seen[examples.seen_start[i] : examples.seen_stop[i]].tolist()) | {t}
         start = i // group * group
         for j in range(min(group, n - start)):
             mask[i, j] = examples.is_column[start + j] and (start + j == i or examples.target[start + j] not in own)
     layers = [[(a.astype(np.float64), b.astype(np.float64)) for a, b in side] for side in (towers.user, towers.item)]
-    loss, d_pooled, d_items, flat = softmax_step(pooled, items, bias, mask, weight, group, *layers)
+    loss, d_users, d_items, d_prior, flat = softmax_step(
+        users, items, prior, popularity, bias, mask, weight, group, 0.0, *layers
+    )
     item_gradients, user_gradients = np.zeros_like(vectors), np.zeros((len(examples.user_keys), model.dim))
+    d_gates = Gates(np.zeros(gates.logits.shape), np.zeros(gates.scales.shape), np.zeros(gates.prior.shape))
     for i in range(n):
         item_gradients[examples.target[i]] += d_items[i]
-        for k, slot in enumerate(examples.recent[i]):
-            if slot >= 0:
-                item_gradients[slot] += w[i, k] * d_pooled[i]
+        for v in range(clocks):
+            cut = slice(v * part, (v + 1) * part)
+            scale = gates.scales[v, bucket[i]]
+            for k, slot in enumerate(examples.recent[i]):
+                if slot >= 0:
+                    item_gradients[slot, cut] += scale * shares[i, v, k] * d_users[i, cut]
+            if i < examples.fresh and weight[i]:
+                dots = vectors[examples.recent[i], cut] @ d_users[i, cut] * (examples.recent[i] >= 0)
+                mean = shares[i, v] @ dots
+                d_gates.scales[v, bucket[i]] += mean
+                d_gates.logits[v] += scale * shares[i, v] * (dots - mean)
+        if i < examples.fresh and model.popularity_weight:
+            d_gates.prior[bucket[i]] += d_prior[i]
         if examples.users is not None:
-            user_gradients[examples.user[i]] += d_pooled[i]
-    return loss / max(1.0, weight.sum()), item_gradients, user_gradients, flat
+            user_gradients[examples.user[i]] += d_users[i]
+    return loss / max(1.0, weight.sum()), item_gradients, user_gradients, flat, d_gates.flat()
 
 
 MODELS = {
-    "history": ModelSettings(dim=5, history_length=4),
-    "user": ModelSettings(dim=5, history_length=4, user_id_vector=True),
-    "dense": ModelSettings(dim=5, history_length=4, dense_layers=(7, 3)),
-    "dense, user": ModelSettings(dim=4, history_length=2, dense_layers=(4,), user_id_vector=True, recency=1.0),
+    "history": ModelSettings(dim=6, history_length=4),
+    "one clock": ModelSettings(dim=5, history_length=4, clocks=(0.8,), learned_gates=False),
+    "no prior": ModelSettings(dim=6, history_length=4, clocks=(0.9, 0.7, 0.4), popularity_weight=0.0),
+    "user": ModelSettings(dim=6, history_length=4, user_id_vector=True),
+    "dense": ModelSettings(dim=6, history_length=4, dense_layers=(7, 3)),
+    "dense, user": ModelSettings(dim=4, history_length=2, dense_layers=(4,), user_id_vector=True, clocks=(1.0,)),
 }
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("group", [7, 8, 32])
+@pytest.mark.parametrize("group", [7, 32])
 def test_gradients_are_those_of_the_formula(name, group):
     model, clock = MODELS[name], 25
-    learner, dense, towers = learner_of(model, group)
-    before = dense._local.copy()
     for seed in range(3):
-        towers = dense._parameters.to_towers(dense._local.copy())
+        learner, dense = learner_of(model, group)
+        parameters = dense._parameters
+        towers = parameters.to_towers(dense._local.copy())
         examples = examples_of(seed, model)
-        loss, items, users, flat = oracle(examples, model, group, clock, towers)
-        squares = dense._squares.copy()
+        loss, items, users, flat, gates = oracle(examples, model, group, clock, towers)
         before = dense._local.copy()
         step = learner.learn(examples, clock)
         assert step.finite
@@ -146,18 +191,89 @@ def test_gradients_are_those_of_the_formula(name, group):
         assert step.item_keys is examples.item_keys
         assert step.user_keys is examples.user_keys
         assert np.abs(items).max() > 0.1
+        g, rate = np.zeros(parameters.size), np.full(parameters.size, 0.05)
+        if model.learned_gates:
+            g[: parameters.gates], rate[: parameters.gates] = gates, 0.02
         if model.dense_layers:
-            mean = flat / step.rows
-            moved = before - 0.05 * mean / np.sqrt(squares + mean**2)
-            np.testing.assert_allclose(dense._local, moved, rtol=1e-3, atol=2e-5)
+            g[parameters.gates :] = flat / step.rows
+        np.testing.assert_allclose(dense._local, before - rate * g / np.sqrt(0.1 + g**2), rtol=1e-3, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["history", "no prior", "one clock"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_step_without_tensorflow_has_its_gradients(name, smoothing):
+    """To 3e-7 of the largest: what serves speed must not be another model."""
+    model, group, rng = MODELS[name], 32, np.random.default_rng(0)
+    n, settings = 2 * group, settings_of(group, label_smoothing=smoothing)
+    dense = learner_of(model, group)[1]
+    columns = [rng.normal(size=(n, model.dim)).astype(np.float32) for _ in range(2)]
+    columns += [rng.normal(size=n).astype(np.float32) for _ in range(3)]
+    mask = rng.random((n, group)) < 0.7
+    mask[np.arange(n), np.arange(n) % group] = True
+    weight = rng.uniform(0, 2, n).astype(np.float32)
+    weight[::5] = 0
+    fast = step_without_layers(smoothing)(*columns, mask, weight)
+    slow = step_with_layers(model, settings.group, dense, smoothing)(*columns, mask, weight)
+    assert fast.loss == pytest.approx(slow.loss, rel=1e-5)
+    for one, two in zip(fast[1:4], slow[1:4], strict=True):
+        assert np.abs(one - two).max() <= 3e-7 * max(1.0, np.abs(two).max()) * 4
+        assert np.abs(two).max() > 0.1
+
+
+def test_several_passes_are_updates_one_after_the_other():
+    """Deltas are those of the table's own optimizer on the oracle's gradients, pass by pass."""
+    model, group, clock = MODELS["one clock"], 32, 25
+    examples = examples_of(3, model, n=24, fresh=8)  # 2 passes of 8 fresh and 8 replays
+    learner, _ = learner_of(model, group, passes=2, update_events=0)
+    step = learner.learn(examples, clock)
+    vectors, state = examples.items.vectors.astype(np.float64), np.full(examples.items.vectors.shape, 0.1)
+    towers = DenseParameters(model).to_towers(np.zeros(0, np.float32))
+    for number in range(2):
+        rows = np.concatenate([np.arange(8), np.arange(8 + 8 * number, 16 + 8 * number)])
+        columns = ("target", "recent", "length", "is_row", "is_column", "weight", "seen_start", "seen_stop", "user")
+        part = dataclasses.replace(
+            examples,
+            items=dataclasses.replace(examples.items, vectors=vectors.astype(np.float32)),
+            **{name: getattr(examples, name)[rows] for name in columns},
+        )
+        gradients = oracle(part, model, group, clock, towers)[1]
+        state += gradients**2
+        vectors -= 0.05 * gradients / (np.sqrt(state) + 1e-7)
+    want = np.concatenate([vectors - examples.items.vectors, state - 0.1], axis=1)
+    np.testing.assert_allclose(step.item_gradients, want, rtol=2e-3, atol=2e-5)
+    assert step.item_gradients.shape == (len(examples.item_keys), 2 * model.dim)
+
+
+def test_a_replay_forgets_some_of_its_history_and_a_fresh_event_none():
+    model = MODELS["history"]
+    examples = examples_of(0, model)
+    learner, _ = learner_of(model, 32, np.random.default_rng(0), replay_drop=0.5)
+    seen = []
+    pool = learner_module.pool_histories
+
+    def spy(vectors, slots, *rest):
+        seen.append(slots.copy())
+        pool(vectors, slots, *rest)
+
+    learner_module.pool_histories = spy
+    try:
+        for _ in range(40):
+            learner.learn(examples, 10)
+    finally:
+        learner_module.pool_histories = pool
+    kept = np.array(seen)[:, : len(examples.target)] >= 0
+    there = examples.recent >= 0
+    assert (kept[:, : examples.fresh] == there[: examples.fresh]).all()
+    share = kept[:, examples.fresh :].mean(axis=0)[there[examples.fresh :]]
+    assert share.mean() == pytest.approx(0.5, abs=0.05)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_padding_changes_nothing(name):
     model = MODELS[name]
     examples = examples_of(4, model)
-    exact, dense, _ = learner_of(model, 21)
-    padded, padded_dense, _ = learner_of(model, 64)
+    exact, dense = learner_of(model, 21)
+    padded, padded_dense = learner_of(model, 64)
     one, two = exact.learn(examples, 10), padded.learn(examples, 10)
     np.testing.assert_allclose(one.item_gradients, two.item_gradients, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(one.user_gradients, two.user_gradients, rtol=1e-4, atol=1e-6)
@@ -200,7 +316,7 @@ def test_columns_that_everybody_leaves_out_get_an_exact_zero():
 @pytest.mark.parametrize("where", ["item", "user"])
 def test_what_is_not_finite_is_said_and_moves_nothing(bad, where):
     model = MODELS["dense, user"]
-    learner, dense, _ = learner_of(model, 8)
+    learner, dense = learner_of(model, 8)
     before, examples = dense._local.copy(), examples_of(2, model)
     rows = examples.items if where == "item" else examples.users
     used = examples.target[examples.is_row][0] if where == "item" else examples.user[examples.is_row][0]
@@ -212,15 +328,16 @@ def test_what_is_not_finite_is_said_and_moves_nothing(bad, where):
 
 def test_a_bad_vector_that_only_a_cold_user_meets_is_noticed():
     """Masked in the only row it could reach, an item's NaN still gets into that user's own gradient."""
-    model = ModelSettings(dim=3, history_length=1, user_id_vector=True)
+    model = ModelSettings(dim=4, history_length=1, user_id_vector=True)
     rng = np.random.default_rng(0)
-    items = rows_of(rng, 2, 3)
+    items = rows_of(rng, 2, 4)
     items.vectors[1] = np.nan
     examples = Examples(
         fresh=2, items=items, item_keys=np.arange(2, dtype=np.uint64), target=np.array([0, 1]),
         recent=np.full((2, 1), -1), is_row=np.array([True, False]), is_column=np.array([True, False]),
-        weight=np.ones(2, np.float32), seen_offsets=np.array([0, 1, 1]), seen=np.array([1]),
-        user_keys=np.zeros(1, np.uint64), users=rows_of(rng, 1, 3), user=np.zeros(2, np.int64),
+        weight=np.ones(2, np.float32), seen_start=np.array([0, 1]), seen_stop=np.array([1, 1]), seen=np.array([1]),
+        length=np.zeros(2, np.int64), positive_weight=1.0,
+        user_keys=np.zeros(1, np.uint64), users=rows_of(rng, 1, 4), user=np.zeros(2, np.int64),
     )  # fmt: skip
     step = learner_of(model, 2)[0].learn(examples, 10)
     assert np.isfinite(step.item_gradients).all()
@@ -233,13 +350,16 @@ def test_the_trained_towers_are_the_served_ones(name):
     """No training-serving skew: TensorFlow's layers and NumPy's give the same outputs from the same flat vector."""
     import tensorflow as tf
 
-    from trainer.learner import _forward
+    from trainer.softmax_step import forward as tensor_forward
 
     model = MODELS[name]
-    _, dense, towers = learner_of(model, 8)
+    _, dense = learner_of(model, 8)
+    towers = dense._parameters.to_towers(dense._local.copy())
     user, item = dense.towers(tf.constant(dense._local))
     x = np.random.default_rng(0).normal(size=(9, model.dim)).astype(np.float32)
     for layers, served in ((user, towers.user), (item, towers.item)):
-        np.testing.assert_allclose(_forward(layers, tf.constant(x)).numpy(), forward(served, x), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            tensor_forward(layers, tf.constant(x)).numpy(), forward(served, x), rtol=1e-5, atol=1e-6
+        )
     assert not np.allclose(forward(towers.user, x), forward(towers.item, x))
     assert towers.user[-1][0].shape[1] == model.output_dim

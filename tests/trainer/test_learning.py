@@ -17,11 +17,12 @@ from ingest.settings import IngestSettings
 from tests.trainer.small import MODEL, TOPIC, Click, declare, entries_of, events_of, store_clicks
 from trainer.dense import DenseWorker
 from trainer.examples import ExampleReader
-from trainer.learner import Learner, _forward
+from trainer.learner import Learner
 from trainer.metrics import Metrics
 from trainer.prequential import Prequential
 from trainer.replay import ReplayBuffer
 from trainer.settings import TrainerSettings
+from trainer.softmax_step import forward
 from trainer.worker import Worker
 
 START_MS = 1_700_000_000_000
@@ -88,7 +89,14 @@ def reader_of(store, model):
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"user_id_vector": True}, {"dense_layers": (6, 4), "user_id_vector": True}, {"dense_layers": (4,)}]
+    "changes",
+    [
+        {},
+        {"clocks": (0.9, 0.6), "learned_gates": True},
+        {"user_id_vector": True},
+        {"dense_layers": (6, 4), "user_id_vector": True},
+        {"dense_layers": (4,), "learned_gates": True},
+    ],
 )
 def test_the_vector_that_is_trained_is_the_one_that_is_served(changes):
     """Training-serving skew: the learner's towers against the ranker's and the mirror's, user by user."""
@@ -102,7 +110,7 @@ def test_the_vector_that_is_trained_is_the_one_that_is_served(changes):
         for n in range(300)
     ]
     source = ListedSource({Partition(TOPIC, 0): [r.encode() for r in log]}, IngestSettings(batch_events=50), START_MS)
-    settings = TrainerSettings.model_validate({"replay": 1, "group": 16, "dense_sync_every": 2})
+    settings = TrainerSettings.model_validate({"replay": 1, "group": 16, "dense_sync_every": 1, "replay_drop": 0.0})
     Worker(store, source, model, settings, Metrics()).run(lambda: source.exhausted)
 
     mirror = ItemMirror(store, model)
@@ -111,23 +119,25 @@ def test_the_vector_that_is_trained_is_the_one_that_is_served(changes):
     examples, _ = reader_of(store, model).read(later, np.zeros(0, np.uint64), entries_of([]))
     dense = DenseWorker(store, model, 0.01)
     dense.read()
-    learner = Learner(model, 9, dense, np.random.default_rng(0))
-    learner._rng = type("Kept", (), {"permutation": staticmethod(np.arange)})
+    learner = Learner(model, settings, dense, np.random.default_rng(0))
     taken, step = {}, learner._step
 
     def spy(pooled, items, *rest):
-        taken.update(pooled=pooled.copy(), items=items.copy())
+        if not taken:  # the first pass: later ones have learned
+            taken.update(pooled=pooled.copy(), items=items.copy(), prior=rest[0].copy())
         return step(pooled, items, *rest)
 
     learner._step = spy
     user_layers, item_layers = dense.towers(dense.variable + 0.0)
     learner.learn(examples, 300)
+    n = len(later)
     served = Ranker(store, model, mirror).users(np.arange(9, dtype=np.uint64))
     assert served.warm.all()
-    np.testing.assert_allclose(_forward(user_layers, taken["pooled"]), served.vectors, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(forward(user_layers, taken["pooled"][:n]), served.vectors, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(taken["prior"][:n], served.prior, rtol=1e-5)
     items = mirror.items(later.item_key)
     assert items.found.any()
-    trained = np.asarray(_forward(item_layers, taken["items"]))
+    trained = np.asarray(forward(item_layers, taken["items"][:n]))
     np.testing.assert_allclose(trained[items.found], items.vectors[items.found], rtol=1e-4, atol=1e-6)
     assert np.abs(served.vectors).max() > 1e-3
 
@@ -136,7 +146,8 @@ def test_the_vector_that_is_trained_is_the_one_that_is_served(changes):
 @pytest.mark.parametrize("user_id_vector", [False, True])
 def test_a_test_is_what_the_protocol_says(weight, user_id_vector):
     """Against a sort by hand: candidates a positive has named, minus the user's own; ties half; unseen a miss."""
-    model = MODEL.model_copy(update={"popularity_weight": weight, "user_id_vector": user_id_vector, "seen_length": 50})
+    model = MODEL.model_copy(update={"popularity_weight": weight, "user_id_vector": user_id_vector, "seen_length": 50,
+                                     "popularity_floor": 1e-12})  # fmt: skip
     store, rng = MemoryStore(), np.random.default_rng(3)
     declare(store, model)
     stored = [Click(n, 0, n, int(rng.integers(0, 6)), int(rng.integers(50, 80))) for n in range(60)]
@@ -159,9 +170,13 @@ def test_a_test_is_what_the_protocol_says(weight, user_id_vector):
     with np.errstate(divide="ignore"):
         # popularity decays since each item's own last event; the mirror need not know the clock
         log_p = np.log(rows.popularity) + np.log(2) * rows.last_seen / model.popularity_half_life
-    log_p -= log_p.max()
-    ranks, popular = [], []
+    clock, at_key = store.status("item")[0].clock, {int(key): i for i, key in enumerate(keys)}
+    ranks, popular, last = [], [], None
     for n, event in enumerate(batch):
+        if last is not None and last.label and last.item in at_key:  # counts for those behind it
+            came = np.log(2) * (clock + n) / model.popularity_half_life
+            log_p[at_key[last.item]] = np.logaddexp(log_p[at_key[last.item]], came)
+        last = event
         if event.label == 0:
             continue
         known = sorted(c for c in [*stored, *pending, *batch[:n]] if c.user == event.user and c.label)
@@ -169,7 +184,7 @@ def test_a_test_is_what_the_protocol_says(weight, user_id_vector):
         if event.item in own:
             continue
         recent = [c.item for c in known[::-1][: model.history_length]]
-        w = np.array([model.recency**k if item in keys else 0.0 for k, item in enumerate(recent)])
+        w = np.array([model.clocks[0] ** k if item in keys else 0.0 for k, item in enumerate(recent)])
         x = None
         if w.sum():
             at = np.searchsorted(keys, np.array(recent, np.uint64)[w > 0])

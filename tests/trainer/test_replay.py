@@ -9,7 +9,8 @@ from trainer.replay import ReplayBuffer
 def offer(buffer, start, n, length=2):
     ids = np.arange(start, start + n, dtype=np.uint64)
     recent = np.stack([ids + np.uint64(k + 1) for k in range(length)], axis=1)
-    buffer.add(ids, ids * np.uint64(3), recent, (ids % np.uint64(length + 1)).astype(np.int64))
+    lengths = (ids % np.uint64(length + 1)).astype(np.int64)
+    buffer.add(ids, ids * np.uint64(3), recent, lengths, lengths + 40)
 
 
 def check_whole(drawn, length=2):
@@ -17,6 +18,7 @@ def check_whole(drawn, length=2):
     assert (drawn.item == drawn.user * 3).all()
     assert (drawn.recent == np.stack([drawn.user + np.uint64(k + 1) for k in range(length)], axis=1)).all()
     assert (drawn.lengths == drawn.user % (length + 1)).all()
+    assert (drawn.ever == drawn.lengths + 40).all()
 
 
 def test_an_empty_buffer_draws_nothing():

@@ -1,0 +1,56 @@
+"""Named settings: what learning is worth, and what it costs.
+
+A preset is a set of defaults. What the file or the environment says goes before it, key by key. ARCHITECTURE.md has
+their measured HR@10 and events/s.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Preset = Literal["quality", "balanced", "throughput"]
+
+NAMES: tuple[str, ...] = get_args(Preset)
+
+
+class LearningSettings(BaseModel):
+    """`[learning]` of towline.toml: defaults of `[model]`, `[trainer]` and `[ingest]` under one name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    preset: Preset = Field("quality", description="how wide rows are, and how often an event is learned")
+
+
+PRESETS: dict[str, dict[str, dict[str, Any]]] = {
+    # The defaults of the settings themselves, and a micro-batch for each update.
+    "quality": {"ingest": {"batch_events": 64}},
+    # Half as wide, two passes with half as many replays.
+    "balanced": {
+        "model": {"dim": 64},
+        "trainer": {"passes": 2, "replay": 2, "update_events": 128, "group": 384},
+        "ingest": {"batch_events": 128},
+    },
+    # One pass, one replay an event, the optimizer runs in the store.
+    "throughput": {
+        "model": {"dim": 32},
+        "trainer": {"passes": 1, "replay": 1, "update_events": 0, "group": 256, "apply_every": 1},
+        "ingest": {"batch_events": 1024},
+    },
+}
+
+
+def overlaid(values: dict[str, Any]) -> dict[str, Any]:
+    """The settings with their preset's values where they have none of their own."""
+    learning = values.get("learning", {})
+    name = learning.get("preset", "quality") if isinstance(learning, dict) else "quality"
+    preset = PRESETS.get(name) if isinstance(name, str) else None
+    if preset is None:
+        return values  # validation names the known ones
+    merged = dict(values)
+    for section, defaults in preset.items():
+        given = merged.get(section, {})
+        if isinstance(given, dict):
+            merged[section] = {**defaults, **given}
+    return merged
