@@ -53,6 +53,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="towline-bench-") as folder:
         config = TowlineConfig.model_validate(
             {
+                "learning": {"preset": "throughput"},
                 "trainer": {"metrics_port": ephemeral()},
                 "serving": {"port": ephemeral()},
                 "local": {"state_dir": Path(folder), "broker": "kafka"},

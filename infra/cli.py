@@ -23,6 +23,7 @@ from infra.errors import InfraError, NotRunning, PortInUse
 from infra.local.ports import is_free
 from infra.local.restarts import Restarts
 from infra.local.stack import LocalStack
+from infra.presets import Preset
 from infra.show import as_toml
 from infra.view import show_status
 from ingest.contract import StreamMisconfigured
@@ -151,8 +152,8 @@ def demo(
     ] = False,
     rate: Annotated[int, typer.Option("--rate", min=0, help="events per second; 0: as fast as it goes")] = 2000,
 ) -> None:
-    """Replay MovieLens 100K through the local stack and watch the model learn."""
-    _module("infra.demo.run", "trainer,serving,local").run(_load(config), once=once, rate=rate)
+    """Replay MovieLens 100K through the local stack and watch the model learn, by preset `balanced` if none is named."""
+    _module("infra.demo.run", "trainer,serving,local").run(_load(config, "balanced"), once=once, rate=rate)
 
 
 @snapshot.command("create")
@@ -272,8 +273,8 @@ def version() -> None:
     sys.stdout.write(f"towline {distribution_version('towline')}\n")
 
 
-def _load(path: Path | None) -> TowlineConfig:
-    return load(path).config
+def _load(path: Path | None, preset: Preset | None = None) -> TowlineConfig:
+    return load(path, preset=preset).config
 
 
 def _connected(path: Path | None) -> TowlineConfig:

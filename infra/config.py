@@ -22,7 +22,7 @@ from embedding_store.settings import RedisSettings
 from infra.config_faults import Place, explain
 from infra.errors import ConfigError
 from infra.local.settings import LocalSettings
-from infra.presets import LearningSettings, overlaid
+from infra.presets import LearningSettings, Preset, overlaid
 from infra.schema import find, nearest
 from ingest.settings import IngestSettings, KafkaSettings
 from serving.settings import ServingSettings
@@ -61,8 +61,10 @@ class Source(NamedTuple):
     config: TowlineConfig
 
 
-def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Source:
+def load(path: Path | None = None, environ: Mapping[str, str] | None = None, *, preset: Preset | None = None) -> Source:
     """Reads `path`, else `TOWLINE_CONFIG`, else ./towline.toml if it exists, and overlays the environment.
+
+    preset: of who names none, if not the default.
 
     Raises ConfigError: a named file that is missing, no TOML, an unknown name, a value that is not usable.
     """
@@ -72,6 +74,8 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
     file = _locate(path, environ)
     values, text = _read(file)
     place = Place(file=str(file) if file else "", text=text, environment=_overlay(values, environ))
+    if preset is not None and isinstance(learning := values.setdefault("learning", {}), dict):
+        learning.setdefault("preset", preset)
     try:
         config = TowlineConfig.model_validate(values)
     except ValidationError as error:
