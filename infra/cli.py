@@ -152,7 +152,7 @@ def demo(
     ] = False,
     rate: Annotated[int, typer.Option("--rate", min=0, help="events per second; 0: as fast as it goes")] = 2000,
 ) -> None:
-    """Replay MovieLens 100K through the local stack and watch the model learn, by preset `balanced` if none is named."""
+    """Replay MovieLens 100K through the local stack and watch the model learn; preset `balanced` if none is named."""
     _module("infra.demo.run", "trainer,serving,local").run(_load(config, "balanced"), once=once, rate=rate)
 
 
