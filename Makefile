@@ -24,7 +24,7 @@ demo: $(STAMP)
 	@$(BIN)/towline demo $(if $(ONCE),--once) $(if $(RATE),--rate $(RATE))
 
 test: check
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m tests.halves
 
 check: $(STAMP)
 	@$(BIN)/ruff check .

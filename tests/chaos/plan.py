@@ -43,7 +43,8 @@ class Plan:
         if self.model == "linear":
             # initial values vanish beside the first effect; SGD of rate 1 adds effects as they are
             model |= {"optimizer": {"kind": "sgd", "learning_rate": 1.0}, "initial_std": 1e-30}
-            trainer |= {"replay": 0, "evaluate_share": 0.0}
+            model |= {"learned_gates": False, "regularization": {"kind": "none"}}
+            trainer |= {"replay": 0, "passes": 1, "update_events": 0, "row_penalty": 0.0, "evaluate_share": 0.0}
         if self.eviction:
             model |= self._limits()
         document = {
