@@ -281,7 +281,7 @@ def test_seek_generation_info(client):
     assert told["declaration"] == PAIRS["declaration"].encode()
     numbers = {
         "generation": 9, "clock": 10, "event_time_ms": 1000, "produced_ms": 2000, "skipped": 90, "seeks": 3,
-        "now_ms": 0, "evicted": 0, "expired": 0, "forgotten": 0, "late": 0, "refused": 0, "feed": 1, "rows": 5,
+        "now_ms": 0, "evicted": 0, "expired": 0, "forgotten": 0, "late": 0, "refused": 0, "feed": 9 << 40, "rows": 5,
         "stubs": 0, "remembered": 0,
     }  # fmt: skip
     assert {name: told[name] for name in numbers} == numbers
