@@ -58,11 +58,11 @@ def _unknown(root: type[BaseModel], path: tuple[str, ...]) -> str:
     parent = find(root, tuple(parents))
     keys = known_keys(variants(parent.annotation)) if parent else {}
     section = f"[{'.'.join(parents)}]"
-    if near := nearest(name, keys):
-        return f"unknown key '{name}' in {section}, did you mean '{near}'?"
-    for other, field in root.model_fields.items():
+    for other, field in root.model_fields.items():  # a name that is right in another section is no misspelling
         if name in known_keys(variants(field.annotation)):
             return f"unknown key '{name}' in {section}: it belongs in [{other}]"
+    if near := nearest(name, keys):
+        return f"unknown key '{name}' in {section}, did you mean '{near}'?"
     return f"unknown key '{name}' in {section}: its keys are {', '.join(keys) or 'none yet'}"
 
 

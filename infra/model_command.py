@@ -47,7 +47,7 @@ def _versions(path: Path | None) -> Iterator[DenseVersions]:
     config = LocalStack(load(path).config).connected(broker_needed=False)
     parameters = DenseParameters(config.model)
     if not parameters.size:
-        raise InfraError("the model has no dense_layers: there are no versions of them")
+        raise InfraError("the model has no dense_layers and no learned_gates: there are no versions of them")
     try:
         store = open_store(config.redis)
         try:

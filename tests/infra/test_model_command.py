@@ -51,7 +51,11 @@ def test_list_and_rollback(tmp_path: Path) -> None:
 
 
 def test_a_model_without_dense_layers_has_no_versions(tmp_path: Path) -> None:
-    environ = {"TOWLINE_REDIS__URL": "redis://127.0.0.1:1", "PYTHONPATH": str(Path(__file__).parents[2])}
+    environ = {
+        "TOWLINE_REDIS__URL": "redis://127.0.0.1:1",
+        "TOWLINE_MODEL__LEARNED_GATES": "false",
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
     answer = towline(tmp_path, "model", "list", **environ)
     assert answer.returncode == 1
     assert "no dense_layers" in answer.stderr

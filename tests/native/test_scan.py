@@ -95,10 +95,14 @@ def test_many_ranks_at_once(seed):
     counts[3] = 0
     offsets = np.concatenate([[0], np.cumsum(counts)])
     seen, target = rng.integers(-1, n, offsets[-1]), rng.integers(-1, n, m)
-    for array in (popularity, warm, weight, offsets, seen, target):
+    arrived, arrivals, gains = np.zeros(m, np.int64), np.zeros(0, np.int64), np.zeros(0, np.float32)
+    for array in (warm, weight, offsets, seen, target, arrived, arrivals, gains):
         array.flags.writeable = False
     ranks, popular = np.empty(m), np.empty(m)
-    ranks_of(scores.copy(), popularity, np.float32(-4.0), weight, warm, offsets, seen, target, ranks, popular)
+    ranks_of(
+        scores.copy(), popularity.copy(), np.float32(-4.0), weight, warm, offsets, seen, target, arrived, arrivals,
+        gains, ranks, popular,
+    )  # fmt: skip
     for i in range(m):
         own = seen[offsets[i] : offsets[i + 1]]
         own = own[own >= 0]
@@ -116,8 +120,22 @@ def test_many_ranks_at_once(seed):
 def test_no_tests_and_no_items():
     none, zero, index = np.zeros(0), np.zeros(1, np.int64), np.zeros(0, np.int64)
     nothing, floor, nobody = np.zeros(0, np.float32), np.float32(0), np.zeros(0, np.bool_)
-    ranks_of(np.zeros((0, 0), np.float32), nothing, floor, nothing, nobody, zero, index, index, none, none.copy())
+    came = (index, nothing)
+    ranks_of(
+        np.zeros((0, 0), np.float32),
+        nothing,
+        floor,
+        nothing,
+        nobody,
+        zero,
+        index,
+        index,
+        index,
+        *came,
+        none,
+        none.copy(),
+    )
     one, two = np.empty(1), np.zeros(2, np.int64)
     unknown = (np.ones(1, np.float32), np.ones(1, np.bool_), two, index, np.array([-1]))
-    ranks_of(np.zeros((1, 0), np.float32), nothing, floor, *unknown, one, one.copy())
+    ranks_of(np.zeros((1, 0), np.float32), nothing, floor, *unknown, zero, *came, one, one.copy())
     assert np.isinf(one[0])
