@@ -87,7 +87,8 @@ class DenseVersions:
         n = len(values)
         orders = np.zeros(n, ORDER)
         orders["time_ms"] = version.number
-        flush = _flush(generation, Range(_NUMBERS, at, at + 1), _slot(version.number, n), now_ms)
+        taken = (Range(_NUMBERS, at, at + 1),)
+        flush = flush_without_events(generation, taken, _slot(version.number, n), now_ms, times=(0, now_ms))
         flush = replace(flush, values=Ragged.of(values), value_orders=orders, value_rows=np.arange(n))
         reply = self._store.apply(VERSIONS.name, flush)[0]
         return version if reply.outcome == "applied" else None
@@ -127,7 +128,8 @@ class DenseVersions:
                 return
             at = self._number("dense", _ROLLBACKS)
             now_ms = time.time_ns() // 1_000_000
-            flush = _flush(generation, Range(_ROLLBACKS, at, at + 1), self._keys, now_ms, gradients=target - rows)
+            taken = (Range(_ROLLBACKS, at, at + 1),)
+            flush = flush_without_events(generation, taken, self._keys, now_ms, gradients=target - rows)
             self._store.apply("dense", flush)
             # then once more from the top: fences those who read meanwhile, and adds what rounding or a delta left
         raise StoreUnavailable(
@@ -152,14 +154,27 @@ def _slot(number: int, n: int) -> U64:
     return (np.uint64(number % KEPT) << np.uint64(32)) + np.arange(n, dtype=np.uint64)
 
 
-def _flush(generation: int, taken: Range, keys: U64, now_ms: int, gradients: F32 | None = None) -> Flush:
+def flush_without_events(
+    generation: int,
+    ranges: tuple[Range, ...],
+    keys: U64,
+    now_ms: int,
+    *,
+    gradients: F32 | None = None,
+    events: int = 0,
+    times: tuple[int, int] = (0, 0),
+) -> Flush:
+    """A call whose keys have no own events: for parameters, which are nobody's.
+
+    keys (n,), gradients (n, dim); events: usable ones in the ranges; times: newest event time and record timestamp.
+    """
     n = len(keys)
     return Flush(
         generation=generation,
-        ranges=(taken,),
-        events=0,
-        event_time_ms=0,
-        produced_ms=now_ms if gradients is None else 0,
+        ranges=ranges,
+        events=events,
+        event_time_ms=times[0],
+        produced_ms=times[1],
         now_ms=now_ms,
         keys=keys,
         counts=np.zeros(n, np.int64),

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from embedding_store.contract import EmbeddingStore, Flush, Range, Source
+from embedding_store.dense_versions import flush_without_events
 from embedding_store.errors import GenerationError, SeekConflict, StoreUnavailable
 from embedding_store.model import ModelSettings
 from ingest.columns import Events, MicroBatch, Partition
 from ingest.contract import AssignmentChanged, AssignmentLost, EventSource, StreamUnavailable
-from native.ragged import Ragged
 from trainer.backoff import Backoff
 from trainer.copies import check_deltas
 from trainer.dense import DenseWorker
@@ -356,21 +356,10 @@ class Worker:
             if stops[p] > start
         )
         gradients, keys = self._dense.delta(self._dense_events, self._settings.dense_merge)
-        n = len(keys)
-        flush = Flush(
-            generation=self._generation,
-            ranges=ranges,
-            events=self._dense_events,
-            event_time_ms=self._dense_times[0],
-            produced_ms=self._dense_times[1],
-            now_ms=now_ms,
-            keys=keys,
-            counts=np.zeros(n, np.int64),
-            positives=np.zeros(n, np.float32),
-            checks=np.zeros(n, np.uint32),
-            ids=Ragged(np.zeros(n + 1, np.int64), np.zeros(0, np.uint8)),
-            gradients=gradients,
-        )
+        flush = flush_without_events(
+            self._generation, ranges, keys, now_ms,
+            gradients=gradients, events=self._dense_events, times=self._dense_times,
+        )  # fmt: skip
         self._apply("dense", flush, stops)
         self._dense_events = self._dense_batches = 0
         self._dense_times = (0, 0)

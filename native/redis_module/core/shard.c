@@ -213,11 +213,6 @@ int64_t shard_rows(const struct shard *s)
     return (int64_t)table_rows(&s->table);
 }
 
-size_t shard_memory(const struct shard *s)
-{
-    return s->allocator->held;
-}
-
 int64_t shard_changes(const struct shard *s, int64_t since, uint64_t **keys, int64_t *capacity)
 {
     *keys = NULL;

@@ -56,9 +56,6 @@ int64_t shard_stubs(const struct shard *s);
 int64_t shard_remembered(const struct shard *s);
 int64_t shard_rows(const struct shard *s);
 
-/* Memory of the shard without sizeof *s. */
-size_t shard_memory(const struct shard *s);
-
 /* A reply with n keys' rows:
  *
  *     struct rows_head        64 bytes
