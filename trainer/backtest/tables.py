@@ -78,12 +78,12 @@ def _json_lines(path: Path, text: str, names: list[str]) -> dict[str, list[Any]]
 
 def _parquet(path: Path, names: list[str]) -> dict[str, list[Any]]:
     try:
-        from pyarrow import parquet  # noqa: PLC0415  an optional package
+        from pyarrow import ArrowException, parquet  # noqa: PLC0415  an optional package
     except ModuleNotFoundError:
         raise Unavailable("Parquet needs pyarrow: `pip install pyarrow`, or give CSV or JSON lines") from None
     try:
         table = parquet.read_table(path, columns=names)
-    except Exception as error:  # noqa: BLE001  pyarrow has no root of its errors
+    except (ArrowException, OSError) as error:
         raise DataUnusable(f"{path} can't be read: {error}") from None
     if missing := [name for name in names if name not in table.column_names]:
         raise DataUnusable(f"{path} has no column {missing[0]!r}")
