@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from uuid import UUID
 
 from kafka import errors
 from kafka.net.compat import KafkaNetClient
+from kafka.net.inet import KafkaNetSocket
 
 from ingest.contract import IngestError, StreamMisconfigured, StreamUnavailable
 from ingest.settings import KafkaSettings
@@ -24,6 +26,8 @@ BOOTSTRAP_TIMEOUT_MS = 10_000
 RECONNECT_BACKOFF_MAX_MS = 2_000
 METADATA_MAX_AGE_MS = 5_000
 """New partitions and a topic made anew are seen this soon; the client's default is five minutes."""
+
+_SCHEME = "towline"
 
 _REFUSED = (
     errors.SaslAuthenticationFailedError,
@@ -62,6 +66,7 @@ def client_options(settings: KafkaSettings) -> dict[str, Any]:
         "bootstrap_timeout_ms": min(BOOTSTRAP_TIMEOUT_MS, settings.request_timeout_ms),
         "reconnect_backoff_max_ms": RECONNECT_BACKOFF_MAX_MS,
         "metadata_max_age_ms": METADATA_MAX_AGE_MS,
+        "proxy_url": f"{_SCHEME}://",
     }
     if settings.security_protocol.startswith("SASL"):
         if not (settings.sasl_mechanism and settings.sasl_username):
@@ -129,6 +134,24 @@ def connect(kind: Callable[..., Client], options: dict[str, Any], doing: str, se
     for in_use in made:
         del in_use._manager.get_connection  # the class's own again
     return client
+
+
+class _DirectSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has no types
+    """A socket without a proxy, closed if it does not get its connection.
+
+    kafka-python 3.0.12 leaves such a socket to the garbage collector: while a broker is away, every attempt costs a
+    file descriptor. It chooses the class by the proxy's scheme.
+    """
+
+    SCHEMES = (_SCHEME,)
+
+    async def sock_connect(self, net: Any, sock: socket.socket, *args: Any, **kwargs: Any) -> socket.socket:
+        try:
+            connected: socket.socket = await super().sock_connect(net, sock, *args, **kwargs)
+        except BaseException:  # GeneratorExit too: the client was closed meanwhile
+            sock.close()
+            raise
+        return connected
 
 
 class _HungUp(errors.SaslAuthenticationFailedError):  # type: ignore[misc]  # kafka-python has no types

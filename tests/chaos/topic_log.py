@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from kafka import KafkaConsumer, TopicPartition
 
+from ingest.kafka_client import client_options
 from ingest.settings import KafkaSettings
 from native.identity import canonical, key_and_check
 from tests.chaos.stream import NUMBER, Acknowledged, Produced
@@ -89,9 +90,7 @@ def read_dead_letters(settings: KafkaSettings) -> frozenset[Acknowledged]:
 
 
 def _records(settings: KafkaSettings, topic: str, ends: dict[int, int]) -> Iterator[Any]:
-    consumer = KafkaConsumer(
-        bootstrap_servers=settings.bootstrap_servers, isolation_level="read_committed", enable_auto_commit=False
-    )
+    consumer = KafkaConsumer(**client_options(settings), isolation_level="read_committed", enable_auto_commit=False)
     try:
         numbers = until(lambda: consumer.partitions_for_topic(topic), f"partitions of {topic}")
         partitions = [TopicPartition(topic, number) for number in sorted(numbers)]

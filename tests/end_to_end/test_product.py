@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from kafka import KafkaConsumer
 
+from ingest.kafka_client import client_options
 from ingest.producer import Event
 from tests.end_to_end.conftest import Product, until
 
@@ -184,7 +185,7 @@ def _dead(product: Product, kind: str) -> bool:
 def _letters(product: Product, count: int) -> list[Any]:
     consumer = KafkaConsumer(
         product.config.kafka.dead_letter_topic,
-        bootstrap_servers=product.config.kafka.bootstrap_servers,
+        **client_options(product.config.kafka),
         auto_offset_reset="earliest",
         enable_auto_commit=False,
     )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
+import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
-from kafka import errors
+from kafka import KafkaAdminClient, errors
 from pydantic import SecretStr
 
 from ingest.contract import StreamMisconfigured, StreamUnavailable
@@ -81,3 +85,27 @@ def test_the_admin_client_does_not_log_its_password(caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.DEBUG):
         logging.getLogger("kafka.admin.client").debug("Starting KafkaAdminClient with configuration: %s", {"p": "hush"})
     assert "hush" not in caplog.text
+
+
+def test_a_broker_that_is_away_costs_no_file_descriptors() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    nobody = KafkaSettings(bootstrap_servers=f"127.0.0.1:{port}", request_timeout_ms=1_000)
+    gc.collect()
+    gc.disable()  # what a collection would tidy away is a leak all the same
+    try:
+        before = _sockets()
+        for _ in range(2):
+            with pytest.raises(StreamUnavailable):
+                connect(KafkaAdminClient, client_options(nobody), "asking", nobody)
+        assert _sockets() - before == set()
+    finally:
+        gc.enable()
+
+
+def _sockets() -> set[str]:
+    found = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
+            found.add(str(descriptor.readlink()))
+    return {name for name in found if name.startswith("socket:")}
