@@ -13,7 +13,7 @@ _STYLES = {"running": "green", "dead": "bold red", "configured": "cyan", "not st
 
 
 def show_status(lines: Sequence[Status], console: Console) -> None:
-    """One row for each server and service; then notes and, for dead ones, the log and the remedy."""
+    """One row for each server and service; then notes, alarms and, for dead ones, the log and the remedy."""
     widths = [max(len(str(line[i])) for line in lines) for i in range(3)]
     for line in lines:
         kind, name, health = (str(line[i]).ljust(widths[i]) for i in range(3))
@@ -23,6 +23,8 @@ def show_status(lines: Sequence[Status], console: Console) -> None:
     for line in lines:
         if line.note:
             console.print(Text(f"{line.kind}: {line.note}", style="yellow"), soft_wrap=True)
+        if line.alarm:
+            console.print(Text(line.alarm, style="bold red"), soft_wrap=True)
         if line.health == "dead":
             remedy = f"{line.name} is dead: its log is {line.log}; `towline up` starts it again"
             console.print(Text(remedy, style="red"), soft_wrap=True)

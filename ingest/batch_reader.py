@@ -107,6 +107,11 @@ class BatchReader:
                 DeadLetter(self._topic, int(events.partition[row]), offset, line, "refused_by_store", reason, text)
             )
 
+    def quarantine(self, batch: MicroBatch, reason: str) -> None:
+        """A dead letter for each partition's range of records, without a value: its records are still in the topic."""
+        for partition, (start, stop) in sorted(batch.ranges.items()):
+            self._bury(DeadLetter(self._topic, partition.number, start, 0, "quarantined", reason, None, stop - 1))
+
     def _read_tombstone(
         self, number: int, record: Record, forget: dict[bytes, list[tuple[int, int, int, int, int]]]
     ) -> bool:

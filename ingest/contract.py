@@ -98,6 +98,9 @@ class EventSource(Protocol):
     def dead_letter(self, batch: MicroBatch, rows: list[int], reason: str) -> None:
         """Send events that the store refused to the dead letters too."""
 
+    def quarantine(self, batch: MicroBatch, reason: str) -> None:
+        """Send a dead letter per partition that names the batch's range: its events count and are not learned from."""
+
     def flush_dead_letters(self) -> None:
         """Return once every dead letter handed out so far is acknowledged by the broker. At least once."""
 

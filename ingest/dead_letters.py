@@ -20,7 +20,10 @@ _CHECK_S = 0.1
 
 
 class DeadLetter(NamedTuple):
-    """Key in the topic: `topic:partition:offset:line`. Headers: topic, partition, offset, line, kind, reason."""
+    """Key in the topic: `topic:partition:offset:line`. Headers: topic, partition, offset, line, kind, reason.
+
+    Of a range of records the key is `topic:partition:offset-last`, and the header `last` tells where it ends.
+    """
 
     topic: str
     partition: int
@@ -29,13 +32,18 @@ class DeadLetter(NamedTuple):
     kind: str
     reason: str
     value: bytes | None
+    last: int | None = None  # offset of a range's last record
 
     def key(self) -> bytes:
+        if self.last is not None:
+            return f"{self.topic}:{self.partition}:{self.offset}-{self.last}".encode()
         return f"{self.topic}:{self.partition}:{self.offset}:{self.line}".encode()
 
     def headers(self) -> list[tuple[str, bytes]]:
         names = ("topic", "partition", "offset", "line", "kind", "reason")
         headers = [(name, str(part).encode("utf-8", "replace")) for name, part in zip(names, self, strict=False)]
+        if self.last is not None:
+            headers.append(("last", str(self.last).encode()))
         if self.value is not None and len(self.value) > MAX_VALUE_BYTES:
             headers.append(("truncated_from", str(len(self.value)).encode()))
         return headers

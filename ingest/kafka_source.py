@@ -227,6 +227,10 @@ class KafkaSource:
         """See `EventSource`. The value is the event written anew: its bytes are gone by then."""
         self._reader.refuse(batch.events, rows, reason)
 
+    def quarantine(self, batch: MicroBatch, reason: str) -> None:
+        """See `EventSource`."""
+        self._reader.quarantine(batch, reason)
+
     def flush_dead_letters(self) -> None:
         """See `EventSource`. Raises StreamUnavailable, StreamMisconfigured."""
         self._letters.flush()

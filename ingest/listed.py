@@ -38,6 +38,7 @@ class ListedSource:
         self._lost = False
         self.committed: dict[Partition, int] = {}
         self.dead: list[tuple[Partition, int, str]] = []
+        self.quarantined: list[tuple[dict[Partition, tuple[int, int]], str]] = []
 
     def assignment(self, timeout_s: float) -> frozenset[Partition]:  # noqa: ARG002 - nothing to wait for
         """All partitions, or those that `change` named; accepts what `lose` and `change` announced."""
@@ -127,6 +128,10 @@ class ListedSource:
         for row in rows:
             number, place = int(batch.events.partition[row]), int(batch.events.place[row])
             self.dead.append((by_number[number], place >> 16, reason))
+
+    def quarantine(self, batch: MicroBatch, reason: str) -> None:
+        """Keep (ranges, reason)."""
+        self.quarantined.append((dict(batch.ranges), reason))
 
     def flush_dead_letters(self) -> None:
         """Nothing is in flight."""

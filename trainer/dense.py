@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -10,10 +11,18 @@ import tensorflow as tf
 from embedding_store.contract import F32, U64, EmbeddingStore
 from embedding_store.dense_versions import DenseVersions
 from embedding_store.model import ModelSettings
-from embedding_store.towers import DenseParameters, Gates, initial_gates
+from embedding_store.towers import DenseParameters, Gates, Towers, initial_gates
 
 TensorLayers = list[tuple[tf.Tensor, tf.Tensor]]
 _ACCUMULATOR = np.float32(0.1)
+
+
+class Mark(NamedTuple):
+    """A worker's dense parameters at some moment."""
+
+    local: F32
+    squares: F32
+    examples: int
 
 
 class DenseWorker:
@@ -52,6 +61,21 @@ class DenseWorker:
 
         user, item = self._parameters.layout()
         return slices(user), slices(item)
+
+    @property
+    def values(self) -> Towers:
+        """Gates and layers as they stand here: views, not to be written."""
+        return self._parameters.to_towers(self._local)
+
+    def mark(self) -> Mark:
+        """What `undo` goes back to."""
+        return Mark(self._local.copy(), self._squares.copy(), self.examples)
+
+    def undo(self, mark: Mark) -> None:
+        """Everything is as it was at `mark`, if nothing was read since."""
+        self._local, self._squares, self.examples = mark
+        if self._model.dense_layers:
+            self.variable.assign(self._local)
 
     def read(self) -> None:
         """Forget local changes and take the store's values. Raises StoreUnavailable."""

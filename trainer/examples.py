@@ -98,8 +98,8 @@ class ExampleReader:
         """Examples of `events` plus replays, and the events' past.
 
         pending_users (m,), pending (m,): users and entries of earlier positives that have not been applied yet.
-        Positives are offered to the replay buffer afterwards. `again`, for events that were read before: they are not,
-        and rows are the store's, without the events' own gradients. Raises StoreUnavailable.
+        `again`, for events that were read before: rows are the store's, without the events' own gradients. Raises
+        StoreUnavailable.
         """
         rows: RowReader = self._store if again else self._rows
         replayed = self._replay.draw(self._replays_per_event * len(events))
@@ -159,15 +159,16 @@ class ExampleReader:
             user=numbers if own is not None else np.full(len(targets), -1, np.int64),
             positive_weight=float(events.weight[is_positive].sum()),
         )
-        if self._replays_per_event and not again:
-            self._replay.add(
-                events.user_key[is_positive],
-                events.item_key[is_positive],
-                past.recent[is_positive],
-                past.lengths[is_positive],
-                past.ever[is_positive],
-            )
         return examples, past
+
+    def keep(self, events: Events, past: Past) -> None:
+        """Offer the positives among events to the replay buffer, once they were learned."""
+        if not self._replays_per_event:
+            return
+        rows = events.label > 0
+        self._replay.add(
+            events.user_key[rows], events.item_key[rows], past.recent[rows], past.lengths[rows], past.ever[rows]
+        )
 
     def _past(self, events: Events, histories: Histories, fresh: tuple[I64, Entries], user: I64) -> Past:
         n = len(events)

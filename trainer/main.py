@@ -20,6 +20,7 @@ from trainer.backoff import Backoff
 from trainer.bootstrap import learn_history
 from trainer.metrics import Metrics
 from trainer.offsets import OffsetPolicy
+from trainer.rewind import SnapshotRewind
 from trainer.settings import TrainerSettings
 from trainer.warm_up import warm_up
 from trainer.worker import Worker
@@ -65,7 +66,11 @@ def run(config: Sections, bootstrap: Path | None = None) -> None:
         metrics.progress_age.set_function(lambda: stream.progress_age_s)
         ingest = config.ingest
         policy = OffsetPolicy(ingest.on_lost_offsets, ingest.on_lost_shard)
-        worker = Worker(store, stream, config.model, config.trainer, metrics, policy, ingest.confirm_truncation_s)
+        snapshots = config.trainer.guard_snapshots
+        rewind = SnapshotRewind(config.redis, Path(snapshots)) if snapshots else None
+        worker = Worker(
+            store, stream, config.model, config.trainer, metrics, policy, ingest.confirm_truncation_s, rewind=rewind
+        )
         try:
             worker.run(stop.is_set)
         finally:

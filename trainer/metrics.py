@@ -32,7 +32,23 @@ class Metrics:
         self.refused = Counter("towline_trainer_refused", "events of ids whose key is taken by another id", registry=r)
         self.batches = Counter("towline_trainer_batches", "micro-batches", registry=r)
         self.restarts = Counter("towline_trainer_restarts", "times the worker started over from the store", registry=r)
-        self.quarantined = Counter("towline_trainer_quarantined", "steps whose gradients were not finite", registry=r)
+        self.quarantined = Counter(
+            "towline_trainer_quarantined", "micro-batches that were counted and not learned from", registry=r
+        )
+        self.quarantined_by = Counter(
+            "towline_trainer_quarantined_by",
+            "the same by what gave them away: not_finite, loss, calibration, one_item, growth",
+            ["kind"],
+            registry=r,
+        )
+        self.last_quarantine = Gauge(
+            "towline_trainer_last_quarantine_timestamp_seconds",
+            "when something was quarantined last, Unix time",
+            registry=r,
+        )
+        self.paused = Gauge(
+            "towline_trainer_paused", "1 while nothing is read because something was quarantined", registry=r
+        )
         self.loss = Gauge("towline_trainer_loss", "mean softmax loss of the last step", registry=r)
         self.lag = Gauge(
             "towline_trainer_lag_records", "records between position and end of the owned partitions", registry=r
@@ -130,10 +146,13 @@ class Metrics:
         self.dead_letters.inc(batch.dead_letters)
 
     def learned(self, step: Step) -> None:
-        if step.finite:
-            self.loss.set(step.loss)
-        else:
-            self.quarantined.inc()
+        self.loss.set(step.loss)
+
+    def quarantines(self, kind: str) -> None:
+        """A micro-batch was quarantined."""
+        self.quarantined.inc()
+        self.quarantined_by.labels(kind).inc()
+        self.last_quarantine.set_to_current_time()
 
     def flushed(self, prequential: Prequential, produced_ms: int) -> None:
         now_s = time.time()

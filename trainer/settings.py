@@ -61,6 +61,32 @@ class TrainerSettings(BaseModel):
     )
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="of a row's target, spread over its columns")
     replay_capacity: int = Field(200_000, ge=1000, description="positives a worker keeps to draw from")
+    guard: Literal["off", "skip", "pause", "rollback"] = Field(
+        "skip",
+        description="what follows where a micro-batch diverges and is counted without being learned: skip goes on; "
+        "pause waits for a person; rollback restores the newest snapshot and learns all but its records again, or "
+        "pauses where it can't; off: only what is not finite is left out",
+    )
+    guard_deviations: float = Field(
+        6.0, ge=3, le=1000, description="of a micro-batch's loss or calibration from the running one that are too many"
+    )
+    guard_growth: float = Field(
+        100.0, ge=2, le=1e9, description="times the usual longest change of a row that are too long"
+    )
+    guard_after: int = Field(
+        5000,
+        ge=100,
+        le=10**9,
+        description="positives looked at before anything is judged, and what the running "
+        "figures are about: a sample of at most 128 a micro-batch",
+    )
+    guard_snapshots: str = Field(
+        "", description="folder of the snapshots that rollback goes back to; the local stack names its own"
+    )
+    alarm_file: str = Field(
+        "",
+        description="where the last quarantine is noted, for `towline status`; the local stack names one; empty: none",
+    )
     seed: int = Field(0, ge=0)
     evaluate_share: float = Field(0.05, ge=0, le=1, description="of positives measured before they are learned")
     evaluate_freeze_after: int = Field(

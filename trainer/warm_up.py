@@ -31,7 +31,7 @@ def warm_up(model: ModelSettings, settings: TrainerSettings, ingest: IngestSetti
     lines = [b'{"user_id":"u%d","item_id":%d,"label":%d}' % (i % 5, i % 7, i % 3 > 0) for i in range(_EVENTS)]
     few = ingest.model_copy(update={"codec": "json", "batch_events": 16})
     stream = ListedSource({Partition("warm-up", 0): lines}, few)
-    every = settings.model_copy(update={"evaluate_share": 1.0, "dense_sync_every": 1})
+    every = settings.model_copy(update={"evaluate_share": 1.0, "dense_sync_every": 1, "alarm_file": ""})
     Worker(MemoryStore(), stream, model, every, Metrics()).run(lambda: stream.exhausted)
     seconds = time.perf_counter() - started
     log.info("kernels are ready after %.1f s", seconds)

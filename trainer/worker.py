@@ -14,11 +14,14 @@ from embedding_store.errors import GenerationError, SeekConflict, StoreUnavailab
 from embedding_store.model import ModelSettings
 from ingest.columns import Events, MicroBatch, Partition
 from ingest.contract import AssignmentChanged, AssignmentLost, EventSource, StreamUnavailable
+from trainer.alarm import Alarm
 from trainer.backoff import Backoff
 from trainer.copies import check_deltas
 from trainer.dense import DenseWorker
 from trainer.examples import ExampleReader
 from trainer.exclusion import Exclusion
+from trainer.guard import Verdict
+from trainer.guarded import GuardedLearner, Policy, Rewind
 from trainer.identities import Identities
 from trainer.learner import Learner
 from trainer.metrics import Metrics
@@ -49,6 +52,10 @@ class Moved(Exception):
     """The store does not stand where this worker left it."""
 
 
+class Paused(Exception):
+    """Something was quarantined, and nothing more is read until a person has looked at it."""
+
+
 class Worker:
     """One trainer process.
 
@@ -65,8 +72,9 @@ class Worker:
         policy: OffsetPolicy = OffsetPolicy(),  # noqa: B008  frozen
         confirm_truncation_s: float = 0.0,
         observe: Callable[[Tests], None] | None = None,
+        rewind: Rewind | None = None,
     ) -> None:
-        """observe: is told of all tests before their events are learned."""
+        """observe: is told of all tests before their events are learned. rewind: what policy `rollback` does."""
         self._store, self._stream, self._settings, self._metrics = store, stream, settings, metrics
         rng = np.random.default_rng(settings.seed)
         self._tables = tuple(model.tables())
@@ -79,6 +87,9 @@ class Worker:
         replays = settings.replay * settings.passes
         self._reader = ExampleReader(store, model, self._replay, replays, rows, with_state=settings.deltas)
         self._learner = Learner(model, settings, self._dense, rng)
+        self._guarded = GuardedLearner(self._learner, self._dense, model, settings)
+        self._policy = Policy(settings.guard, Alarm(metrics, settings.alarm_file), rewind)
+        self._paused = self._rolled_back = False
         self._prequential = Prequential(
             store,
             model,
@@ -115,6 +126,8 @@ class Worker:
         All exact state is in the store, so a turn may end, or never come, at any point.
         """
         try:
+            if self._paused and not self._put_right():
+                return "guard"
             if not self._ready:
                 self._ready = self._start_over()
             self._once()
@@ -130,8 +143,19 @@ class Worker:
             self._metrics.away.labels(what).inc()
             self._ready = False
             return what
+        except Paused:
+            self._paused, self._ready = True, False
+            return "guard"
         self._in_a_row = 0
         return ""
+
+    def _put_right(self) -> bool:
+        """Whether the store is another than the one in which something was quarantined."""
+        if self._store.generation() == self._generation:
+            return False
+        self._paused = False
+        self._policy.over()
+        return True
 
     def _hold(self, away: str, stopping: Callable[[], bool]) -> None:
         """Back-pressure: nothing is read while something is away, and the group still hears of us.
@@ -203,6 +227,9 @@ class Worker:
         generation = self._store.generation()
         if generation != self._generation:
             self._replay.clear()
+            if not self._rolled_back:  # by a person, to who knows where
+                self._guarded.forget()
+            self._rolled_back = False
         self._generation = generation
         self._exclude()  # after the generation, before which they are published
         self._progress.take(owned)
@@ -235,7 +262,7 @@ class Worker:
         self._exclusion = Exclusion(ranges)
 
     def _learn(self, batch: MicroBatch) -> None:
-        step = None
+        step = verdict = None
         batch, excluded = self._exclusion.without(batch)
         if excluded:
             log.info("%d events of excluded records are left out", excluded)
@@ -246,10 +273,28 @@ class Worker:
             examples, past = self._reader.read(events, self._pending.users, self._pending.entries)
             if not self._progress.replaying:
                 self._prequential.measure(events, past, examples)
-            step = self._learner.learn(examples, self._clock + self._pending.events)
-            self._metrics.learned(step)
-        self._pending.add(batch, step, events, self._latest if step is not None else ())
+            clock = self._clock + self._pending.events
+            step, verdict = self._guarded.learn(examples, clock, judge=not self._progress.replaying)
+            if verdict is None:
+                self._metrics.learned(step)
+                self._reader.keep(events, past)
+        if verdict is None:
+            self._pending.add(batch, step, events, self._latest if step is not None else ())
+            self._metrics.took(batch)
+        else:
+            self._quarantine(batch, events, verdict)
+
+    def _quarantine(self, batch: MicroBatch, events: Events, verdict: Verdict) -> None:
+        """Count events without learning from them. The call that carries them goes out as ever: exactly once."""
+        if not self._progress.replaying and self._policy.rolled_back(batch, verdict, self._clock):
+            self._rolled_back = True
+            raise Moved("the store was rolled back to a snapshot")
+        self._pending.add(batch, None, events)
         self._metrics.took(batch)
+        self._stream.quarantine(batch, verdict.reason)
+        if self._policy.pauses(batch, verdict):
+            self._flush_all()
+            raise Paused
 
     def _clocks(self) -> Clocks:
         """Of the item table's shards, before rows are read: what is read may be newer, never older."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import socket
 import sys
+import time
 from pathlib import Path
 
 from infra.config import HANDED, TowlineConfig, hand_over
@@ -62,8 +64,33 @@ def trainer(config: TowlineConfig, number: int) -> Service:
     base = own.instance or _stack_name(config)
     port = own.metrics_port and own.metrics_port + number  # 0 stays "none"
     instance = own.instance if own.instance and not number else f"{base}-{number}"
-    own = own.model_copy(update={"instance": instance, "metrics_port": port})
+    state = config.local.state_dir
+    own = own.model_copy(
+        update={
+            "instance": instance,
+            "metrics_port": port,
+            "alarm_file": own.alarm_file or str(alarm_file(state, number)),
+            "guard_snapshots": own.guard_snapshots or str(state / "snapshots"),
+        }
+    )
     return Service("trainer", f"trainer {number}", config.model_copy(update={"trainer": own}), port=0)
+
+
+def alarm_file(state_dir: Path, number: int) -> Path:
+    """Where trainer `number` of a stack notes what it has quarantined."""
+    return state_dir / f"alarm-trainer-{number}.json"
+
+
+def alarm(name: str, path: Path) -> str:
+    """What a trainer's alarm says, empty while there is none."""
+    try:
+        noted = json.loads(path.read_bytes())
+        when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(noted["since_ms"] / 1000))
+        return f"{name} {'is paused, ' if noted['paused'] else ''}{when}: {noted['text']}"
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{name} has an alarm, and {path} can't be read: {error}"
 
 
 def _stack_name(config: TowlineConfig) -> str:

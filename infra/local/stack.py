@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Literal, NamedTuple, Self
 
@@ -49,6 +50,7 @@ class Status(NamedTuple):
     note: str
     pid: int = 0
     log: str = ""
+    alarm: str = ""
 
 
 class LocalStack:
@@ -176,10 +178,15 @@ class LocalStack:
             lines.append(Status("broker", "Kafka", "not started", "", ""))
         for entry in state.entries:
             health: Health = "running" if process.is_alive(entry.process) else "dead"
-            lines.append(
-                Status(entry.kind, entry.name, health, entry.address, entry.note, entry.process.pid, entry.process.log)
-            )
+            alarm = self._alarm(entry) if entry.kind == "trainer" else ""
+            seen = (entry.address, entry.note, entry.process.pid, entry.process.log, alarm)
+            lines.append(Status(entry.kind, entry.name, health, *seen))
         return sorted(lines, key=lambda line: _ORDER.index(line.kind))
+
+    def _alarm(self, entry: Started) -> str:
+        own, number = self._config.trainer.alarm_file, int(entry.name.rpartition(" ")[2])
+        path = Path(own) if own else services.alarm_file(self._local.state_dir, number)
+        return services.alarm(entry.name, path)
 
     def __enter__(self) -> Self:
         try:

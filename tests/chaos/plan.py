@@ -45,6 +45,7 @@ class Plan:
             model |= {"optimizer": {"kind": "sgd", "learning_rate": 1.0}, "initial_std": 1e-30}
             model |= {"learned_gates": False, "regularization": {"kind": "none"}}
             trainer |= {"replay": 0, "passes": 1, "update_events": 0, "row_penalty": 0.0, "evaluate_share": 0.0}
+            trainer |= {"guard": "off"}  # its losses are not those of a model
         if self.eviction:
             model |= self._limits()
         document = {

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from infra.errors import Interrupted, NotRunning, PortInUse, ServerMissing, StartFailed
 from infra.local import process, services
 from infra.local.deadline import Deadline
 from infra.local.ports import ephemeral
 from infra.local.stack import LocalStack
+from infra.local.state import Started, StateFile
+from infra.view import show_status
+from ingest.columns import Partition
 from tests.brokers import required, start_kafka
 from tests.infra.conftest import MakeStack, local_config
 from tests.infra.roundtrip import read_one, through_kafka, through_redis
+from trainer.alarm import Alarm
+from trainer.guard import Verdict
+from trainer.metrics import Metrics
 
 pytestmark = pytest.mark.servers
 
@@ -181,6 +189,32 @@ def test_a_second_trainer_has_a_name_and_a_metrics_port_of_its_own(tmp_path: Pat
     assert [services.trainer(named, number)._config.trainer.instance for number in range(2)] == ["w", "w-1"]
     silent = services.trainer(local_config(tmp_path), 1)._config.trainer
     assert silent.metrics_port == 0
+
+
+def test_status_shows_what_a_trainer_has_quarantined(tmp_path: Path) -> None:
+    config = local_config(tmp_path)
+    state = config.local.state_dir
+    state.mkdir(exist_ok=True)
+    handed = services.trainer(config, 1)._config.trainer
+    assert handed.guard_snapshots == str(state / "snapshots")
+    record = process.ProcessRecord(os.getpid(), "", "")
+    StateFile(state).add(Started("trainer", "trainer 1", record, ""))
+    stack = LocalStack(config)
+
+    def shown() -> str:
+        out = io.StringIO()
+        show_status(stack.status(), Console(file=out, width=400))
+        return out.getvalue()
+
+    assert "quarantined" not in shown()
+    alarm = Alarm(Metrics(), handed.alarm_file)
+    alarm.rings({Partition("clicks", 0): (3, 9)}, Verdict("loss", "loss is 9"), "paused", paused=True)
+    assert "trainer 1 is paused" in shown()
+    assert "quarantined records clicks:0:3-8: loss is 9" in shown()
+    Path(handed.alarm_file).write_text("{")
+    assert "can't be read" in shown()
+    alarm.over()
+    assert "quarantined" not in shown()
 
 
 def test_a_private_stack_ends_with_its_block(tmp_path: Path) -> None:

@@ -497,6 +497,24 @@ def test_events_refused_by_the_store_are_buried_too(kafka: KafkaSettings) -> Non
     assert key.startswith(kafka.topic.encode())
 
 
+def test_a_quarantined_range_is_one_letter_a_partition(kafka: KafkaSettings) -> None:
+    with producing(kafka) as producer:
+        for i in range(6):
+            producer.send_raw(b'{"user_id":1,"item_id":%d}' % i, partition=i % 2)
+    with member(kafka) as source:
+        batches = drain(source)
+        for batch in batches:
+            source.quarantine(batch, "loss is 9, where 1 is usual")
+        source.flush_dead_letters()
+    ranges = {(p.number, *r) for b in batches for p, r in b.ranges.items()}
+    found = letters(kafka, len(ranges))
+    assert {(int(h["partition"]), int(h["offset"]), int(h["last"]) + 1) for _, _, h in found} == ranges
+    assert {(value, h["kind"], h["reason"]) for _, value, h in found} == {
+        (None, "quarantined", "loss is 9, where 1 is usual")
+    }
+    assert {key for key, _, _ in found} == {f"{kafka.topic}:{n}:{a}-{b - 1}".encode() for n, a, b in ranges}
+
+
 def test_oversized_dead_letters_are_cut_and_say_so(kafka: KafkaSettings) -> None:
     with producing(kafka) as producer:
         producer.send_raw(b"x" * 600_000, b"k")

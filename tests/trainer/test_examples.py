@@ -121,7 +121,8 @@ def test_earlier_positives_of_the_batch_are_known_and_negatives_are_not(store):
 def test_replays_are_as_of_their_own_time_and_masked_by_all_that_is_known_now(store):
     reader, buffer = reader_of(store, replays=4)
     first = [Click(1, 0, 0, 7, 1), Click(2, 0, 1, 7, 2)]
-    reader.read(events_of(first), NO_USERS, NO_ENTRIES)
+    _, past = reader.read(events_of(first), NO_USERS, NO_ENTRIES)
+    reader.keep(events_of(first), past)
     assert len(buffer) == 2
     store_clicks(store, [*first, Click(3, 0, 2, 7, 3)])
     pending = [Click(4, 0, 3, 7, 4)]
@@ -143,7 +144,8 @@ def test_replays_are_as_of_their_own_time_and_masked_by_all_that_is_known_now(st
 def test_a_replay_never_brings_back_what_was_forgotten(store, forgotten):
     reader, _ = reader_of(store, replays=6)
     clicks = [Click(1, 0, 0, 7, 1), Click(2, 0, 1, 7, 2), Click(3, 0, 2, 8, 3), Click(4, 0, 3, 8, 4)]
-    reader.read(events_of(clicks), NO_USERS, NO_ENTRIES)
+    _, past = reader.read(events_of(clicks), NO_USERS, NO_ENTRIES)
+    reader.keep(events_of(clicks), past)
     store_clicks(store, clicks)
     table, key = ("item", 2) if forgotten == "item" else ("history", 7)
     store.apply(table, flush_of([], 4, 5, forget=[key], source=SOURCE, gradients=None))

@@ -69,7 +69,13 @@ def replay(
         raise DataUnusable("no event is left to be replayed: check what counts as positive")
     first = int(warmup * len(stream))
     settings = trainer.model_copy(
-        update={"evaluate_share": 1.0, "evaluate_freeze_after": max(1, first) if frozen else 0, "metrics_port": 0}
+        update={
+            "evaluate_share": 1.0,
+            "evaluate_freeze_after": max(1, first) if frozen else 0,
+            "metrics_port": 0,
+            "guard": "off" if trainer.guard == "off" else "skip",  # nobody is there to be waited for
+            "alarm_file": "",
+        }
     )
     # what the records' own timestamps would have been
     source = ListedSource(

@@ -1,0 +1,99 @@
+"""How sure the model is of a micro-batch before it learns it: a bounded sample, so that it costs next to nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from embedding_store.contract import F32, I64, U64
+from embedding_store.model import ModelSettings
+from embedding_store.towers import Towers, bucket_of, forward
+from native.pooling import pool_histories
+from trainer.examples import Examples
+
+F64 = npt.NDArray[np.float64]
+
+_ROWS = _COLUMNS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Foretold:
+    """Means over the events foretold; all 0 where there are none.
+
+    loss: of a softmax over the event's own item and the columns, less what guessing would lose, in nats.
+    """
+
+    events: int
+    loss: float = 0.0
+    variance: float = 0.0  # of one event's loss
+    labels: bool = False  # whether the loss is that of labels, and calibration means anything
+    calibration: float = 0.0  # predicted − observed
+    calibration_variance: float = 0.0
+    targets: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # (events,) their items
+
+
+NOTHING = Foretold(0)
+
+
+def foretell(examples: Examples, model: ModelSettings, towers: Towers, clock: int) -> Foretold:
+    """Of at most 128 of the fresh positives that have something to predict from. Pure.
+
+    Columns are the items of at most 128 replays, which a micro-batch has no say in; without replays those of the
+    sample. clock: events before these.
+    """
+    rows = _spread(np.flatnonzero(examples.is_row[: examples.fresh]), _ROWS)
+    drawn = examples.fresh + np.flatnonzero(examples.is_column[examples.fresh :])
+    columns = examples.target[_spread(drawn, _COLUMNS)]
+    if len(columns) < 2:
+        columns = np.unique(examples.target[rows])
+    if not len(rows) or len(columns) < 2:
+        return NOTHING
+    with np.errstate(over="ignore", invalid="ignore"):
+        own, others = _scores(examples, model, towers, clock, rows, columns)
+        others[columns == examples.target[rows, None]] = -np.inf
+        # the own item, and columns that are other items: where all are the own one, nothing can be told
+        top = np.maximum(others.max(axis=1), own)
+        total = np.exp(others - top[:, None]).sum(axis=1) + np.exp(own - top)
+        competing = np.isfinite(others).sum(axis=1)
+        losses = np.log(total) + top - own - np.log1p(competing)
+        targets = examples.item_keys[examples.target[rows]]
+        return Foretold(len(rows), float(losses.mean()), float(losses.var()), targets=targets)
+
+
+def _spread(rows: I64, most: int) -> I64:
+    """At most so many of them, evenly from first to last."""
+    return rows if len(rows) <= most else rows[np.arange(most) * len(rows) // most]
+
+
+def _scores(
+    examples: Examples, model: ModelSettings, towers: Towers, clock: int, rows: I64, columns: I64
+) -> tuple[F64, F64]:
+    """((n,) of the rows' own items, (n, m) of the columns): what serving would rank by."""
+    users, prior = user_outputs(examples, model, towers, rows)
+    needed, numbers = np.unique(np.concatenate([examples.target[rows], columns]), return_inverse=True)
+    items = forward(towers.item, examples.items.vectors[needed])
+    popularity = log_popularity(examples, model, clock, needed)
+    at, others = numbers[: len(rows)], numbers[len(rows) :]
+    own = np.einsum("ij,ij->i", users, items[at]) + prior * popularity[at]
+    scores = users @ items[others].T + prior[:, None] * popularity[others]
+    return own.astype(np.float64), scores.astype(np.float64)
+
+
+def user_outputs(examples: Examples, model: ModelSettings, towers: Towers, rows: I64) -> tuple[F32, F32]:
+    """((n, output_dim) users' vectors, (n,) weight of log popularity) of some of the examples."""
+    gates, recent, bucket = towers.gates, examples.recent[rows], bucket_of(examples.length[rows])
+    shares = np.empty((len(rows), *gates.logits.shape), np.float32)
+    pooled = np.empty((len(rows), model.dim), np.float32)
+    pool_histories(examples.items.vectors, recent, gates.logits, gates.scales, bucket, shares, pooled)
+    if examples.users is not None:
+        pooled += examples.users.vectors[examples.user[rows]]
+    return forward(towers.user, pooled), gates.prior[bucket]
+
+
+def log_popularity(examples: Examples, model: ModelSettings, clock: int, items: I64) -> F32:
+    """(n,) ln of the decayed popularity of some of the items, before the micro-batch."""
+    kept, seen = examples.items.popularity[items].astype(np.float64), examples.items.last_seen[items]
+    now = kept * np.exp2(-np.maximum(clock - seen, 0) / model.popularity_half_life)
+    return np.log(np.maximum(now, model.popularity_floor)).astype(np.float32)
