@@ -12,7 +12,7 @@ import numpy.typing as npt
 from embedding_store.contract import F32, I64, U64, Bool, Changes, Cursor, EmbeddingStore, Rows
 from embedding_store.decay import clocks_of, decays, missed
 from embedding_store.model import ModelSettings
-from embedding_store.towers import DenseParameters, Gates, Layers, forward
+from embedding_store.towers import DenseParameters, Gates, Layers, item_outputs
 from native.decay import shrink
 from native.key_index import KeyIndex
 from native.scan import score_items
@@ -61,7 +61,7 @@ class ItemMirror:
         self._decays = decays(self._spec)
         self._steps: list[int] = []  # of each shard, that the vectors stand at
         self._dim, self._output_dim = model.dim, model.output_dim
-        self._raw_are_outputs = not model.dense_layers
+        self._raw_are_outputs = not model.dense_layers and model.similarity == "dot"
         self._clear()
 
     def _clear(self) -> None:
@@ -135,7 +135,7 @@ class ItemMirror:
             self._cursors["dense"] = changes.cursor
             if not self._raw_are_outputs:
                 n = self._index.high_water
-                self._outputs[:n] = forward(towers.item, self._vectors[:n])
+                self._outputs[:n] = item_outputs(self._model, towers.item, self._vectors[:n])
 
     def _decayed(self, changes: Changes) -> tuple[F32, F32]:
         """Vectors and outputs of every slot at the clocks of `changes`, whose own rows are still to come. Pure."""
@@ -148,7 +148,7 @@ class ItemMirror:
         if self._raw_are_outputs:
             return vectors, vectors
         outputs = np.zeros_like(self._outputs)
-        outputs[:n] = forward(self._towers.item, vectors[:n])
+        outputs[:n] = item_outputs(self._model, self._towers.item, vectors[:n])
         return vectors, outputs
 
     def _take(self, changes: Changes) -> None:
@@ -170,7 +170,7 @@ class ItemMirror:
             self._delivered[slots] = rows.vectors
             self._delivered_at[slots] = np.maximum(rows.clock, clocks_of(changes.keys, changes.clock))
         if not self._raw_are_outputs:
-            self._outputs[slots] = forward(self._towers.item, rows.vectors)
+            self._outputs[slots] = item_outputs(self._model, self._towers.item, rows.vectors)
         for name, column in self._columns.items():
             column[slots] = getattr(rows, name)
         self._take_popularity(slots, rows)

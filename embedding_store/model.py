@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -19,7 +21,7 @@ class ModelSettings(BaseModel):
     `user_id_vector`. Score: dot product + a · log of decayed popularity, a learned per bucket. Without `learned_gates`
     position weights, factors (1) and a (`popularity_weight`) stay as they begin. Item and user rows learn by
     `optimizer`, `schedule`, `regularization` and `clip_norm`, in the store. With `dense_layers` both sides pass through
-    a ReLU network of those widths first.
+    a ReLU network of those widths first. `cosine` divides both outputs by their lengths, `temperature` the user's.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -33,6 +35,10 @@ class ModelSettings(BaseModel):
     learned_gates: bool = Field(True, description="position weights, scales and popularity weights are learned")
     user_id_vector: bool = False
     dense_layers: tuple[int, ...] = ()
+    similarity: Literal["dot", "cosine"] = Field("dot", description="of a user's and an item's vector")
+    temperature: float = Field(
+        1.0, ge=0.001, le=1000, allow_inf_nan=False, description="similarity is divided by it; 0.05 to 0.2 with cosine"
+    )
     popularity_weight: float = Field(0.7, ge=0, le=10, description="of log decayed popularity, at first")
     popularity_floor: float = Field(
         0.01, gt=0, le=1, allow_inf_nan=False, description="decayed popularity counts as no less: in positive events"
@@ -95,6 +101,12 @@ class ModelSettings(BaseModel):
             raise ValueError(f"each of dense_layers must be 1 to 4096 wide, got {list(widths)}")
         return widths
 
+    @model_validator(mode="after")
+    def _has_a_length(self) -> ModelSettings:
+        if self.similarity == "cosine" and self.output_dim < 2:
+            raise ValueError("similarity = 'cosine' of vectors with one dimension is 1 or −1: use dot")
+        return self
+
     @property
     def has_dense(self) -> bool:
         """Whether anything is learned besides rows."""
@@ -153,5 +165,8 @@ class ModelSettings(BaseModel):
 
     @classmethod
     def from_document(cls, document: bytes) -> ModelSettings:
-        """Inverse of `document`. Raises pydantic.ValidationError on a document of another version."""
+        """Inverse of `document`; what an older release had no setting for is as it was then: the default.
+
+        Raises pydantic.ValidationError on the document of a newer one.
+        """
         return cls.model_validate(msgspec.json.decode(document))

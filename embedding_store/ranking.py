@@ -10,7 +10,7 @@ import numpy.typing as npt
 from embedding_store.contract import F32, I64, U64, Bool, EmbeddingStore, Histories
 from embedding_store.mirror import ItemMirror
 from embedding_store.model import ModelSettings
-from embedding_store.towers import bucket_of, forward
+from embedding_store.towers import bucket_of, user_outputs
 from native.pooling import pool_histories
 from native.scan import rank_of, ranks_of, top_k
 
@@ -153,7 +153,7 @@ class Ranker:
         warm = np.asarray((slots >= 0).any(axis=1))
         if own is not None:
             pooled, warm = pooled + own, np.asarray(warm | (own != 0).any(axis=1))
-        outputs = forward(self._mirror.user_layers, pooled) * warm[:, None]
+        outputs = user_outputs(self._model, self._mirror.user_layers, pooled) * warm[:, None]
         return outputs.astype(np.float32, copy=False), gates.prior[bucket], warm
 
     def rank(self, vector: F32 | None, *, exclude: U64, target: int, prior: float | None = None) -> float:

@@ -7,6 +7,8 @@ User of history i_0 … i_{n−1} (i_0 the newest), of all ever seen `length` lo
     x   = [s_1[b]·h_1 ; … ; s_V[b]·h_V] (+ own id vector), through the user's layers
     score of item i = x · O_i + a[b] · lp_i,  lp_i = ln(max(decayed popularity, floor))
 
+Cosine similarity: x and O_i are divided by their lengths; temperature T: x by T.
+
 At first p_v[k] = k·ln(recency of clock v), s = 1, a = popularity_weight.
 """
 
@@ -24,6 +26,9 @@ from embedding_store.model import ModelSettings
 Layers = tuple[tuple[F32, F32], ...]
 """(weights (inputs, outputs), bias (outputs,)) of each layer of one tower."""
 
+
+SHORTEST = 1e-12
+"""Squared length below which a vector is not made longer by cosine similarity."""
 
 BUCKETS = 8
 """Of history lengths; the last begins at 127."""
@@ -147,6 +152,25 @@ class DenseParameters:
             return 0, np.zeros(0, np.float32)
         status, rows = read_dense(store, self.keys)
         return status.clock, self.initial() + rows.reshape(-1)[: self.size]
+
+
+def user_outputs(model: ModelSettings, layers: Layers, x: F32) -> F32:
+    """(n, output_dim) user vectors of pooled histories (n, dim): a score is their dot product with an item's."""
+    out = _finished(model, forward(layers, x))
+    return out if model.temperature == 1.0 else out * np.float32(1.0 / model.temperature)
+
+
+def item_outputs(model: ModelSettings, layers: Layers, rows: F32) -> F32:
+    """(n, output_dim) item vectors of rows (n, dim)."""
+    return _finished(model, forward(layers, rows))
+
+
+def _finished(model: ModelSettings, x: F32) -> F32:
+    if model.similarity == "dot":
+        return x
+    squares = np.einsum("ij,ij->i", x, x, dtype=np.float32)
+    out: F32 = x / np.sqrt(np.maximum(squares, np.float32(SHORTEST)))[:, None]
+    return out
 
 
 def forward(layers: Layers, x: F32) -> F32:

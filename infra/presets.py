@@ -21,6 +21,9 @@ class LearningSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     preset: Preset = Field("quality", description="how wide rows are, and how often an event is learned")
+    loss: Literal["softmax", "bce"] = Field(
+        "softmax", description="bce: labels are predicted, without replays and smoothing; see [trainer] loss"
+    )
 
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
@@ -48,6 +51,11 @@ def overlaid(values: dict[str, Any]) -> dict[str, Any]:
     preset = PRESETS.get(name) if isinstance(name, str) else None
     if preset is None:
         return values  # validation names the known ones
+    if isinstance(learning, dict) and learning.get("loss") == "bce":
+        preset = {
+            **preset,
+            "trainer": {**preset.get("trainer", {}), "loss": "bce", "replay": 0, "label_smoothing": 0.0},
+        }
     merged = dict(values)
     for section, defaults in preset.items():
         given = merged.get(section, {})

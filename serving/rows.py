@@ -11,7 +11,7 @@ import numpy as np
 from embedding_store.contract import F32, I64, U64, Bool
 from embedding_store.mirror import MirrorRows
 from embedding_store.ranking import Users
-from embedding_store.towers import DenseParameters, forward
+from embedding_store.towers import DenseParameters, Layers, item_outputs
 from serving.metrics import Metrics
 from serving.problems import Problem, unavailable
 from serving.schemas import Tower
@@ -79,10 +79,11 @@ def initial(live: Live, tower: Literal["user", "item"], keys: U64) -> F32:
     if tower == "user":
         return np.zeros((len(keys), live.model.output_dim), np.float32)
     vectors = live.store.lookup("item", keys, with_ids=False).vectors
-    if not live.model.dense_layers:
-        return vectors
-    parameters = DenseParameters(live.model)
-    return forward(parameters.to_towers(parameters.read(live.store)).item, vectors)
+    layers: Layers = ()
+    if live.model.dense_layers:
+        parameters = DenseParameters(live.model)
+        layers = parameters.to_towers(parameters.read(live.store)).item
+    return item_outputs(live.model, layers, vectors)
 
 
 def with_initial(rows: TowerRows, fill: Callable[[Bool], F32]) -> F32:

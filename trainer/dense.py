@@ -67,6 +67,16 @@ class DenseWorker:
         """Gates and layers as they stand here: views, not to be written."""
         return self._parameters.to_towers(self._local)
 
+    @property
+    def size(self) -> int:
+        """Values of all dense parameters."""
+        return self._parameters.size
+
+    @property
+    def layout(self) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
+        """Where the layers of the user's and the item's tower lie: see `DenseParameters.layout`."""
+        return self._parameters.layout()
+
     def mark(self) -> Mark:
         """What `undo` goes back to."""
         return Mark(self._local.copy(), self._squares.copy(), self.examples)

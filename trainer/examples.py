@@ -42,8 +42,9 @@ class Examples:
     target: I64  # (n,) number of the example's item
     recent: I64  # (n, history_length) numbers of the history's items, newest first, -1 for none
     length: I64  # (n,) items of the whole history
-    is_row: Bool  # (n,) positives with something to predict from
+    is_row: Bool  # (n,) positives, or all where labels are learned, with something to predict from
     is_column: Bool  # (n,) all but replays of a forgotten user or item: nothing of theirs may be learned again
+    label: F32  # (n,) 1 for positives and replays, 0 for explicit negatives
     weight: F32  # (n,)
     seen_start: I64  # (n,)
     seen_stop: I64  # (n,)
@@ -83,14 +84,16 @@ class ExampleReader:
         rows: RowReader | None = None,
         *,
         with_state: bool = False,
+        labels: bool = False,
     ) -> None:
         """replays_per_event: of all passes together. rows: where rows are read, if not from `store`.
 
-        with_state: rows come with their optimizer's state.
+        with_state: rows come with their optimizer's state. labels: negatives are learned as such.
         """
         self._store, self._model = store, model
         self._rows: RowReader = store if rows is None else rows
         self._replay, self._replays_per_event, self._with_state = replay, replays_per_event, with_state
+        self._labels = labels
 
     def read(
         self, events: Events, pending_users: U64, pending: Entries, *, again: bool = False
@@ -135,7 +138,8 @@ class ExampleReader:
 
         index = KeyIndex(max(16, len(item_keys)))
         index.add(item_keys)
-        is_row = np.concatenate([is_positive, is_column[len(events) :]])
+        learned = is_positive | self._labels
+        is_row = np.concatenate([learned, is_column[len(events) :]])
         own = None
         if self._model.user_id_vector:
             own = rows.lookup("user", users, with_ids=False, with_state=self._with_state)
@@ -150,6 +154,7 @@ class ExampleReader:
             length=np.concatenate([past.ever, replayed.ever]),
             is_row=is_row,
             is_column=is_column,
+            label=np.concatenate([is_positive.astype(np.float32), np.ones(len(replayed.item), np.float32)]),
             weight=np.concatenate([events.weight, np.ones(len(replayed.item), np.float32)]),
             seen_start=seen_offsets[numbers],
             seen_stop=seen_offsets[numbers + 1],

@@ -7,11 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from embedding_store import towers as towers_of
 from embedding_store.contract import F32, I64, U64
 from embedding_store.model import ModelSettings
-from embedding_store.towers import Towers, bucket_of, forward
+from embedding_store.towers import Towers, bucket_of, item_outputs
 from native.pooling import pool_histories
+from trainer.binary_step import sigmoid
 from trainer.examples import Examples
+from trainer.label_scores import log_losses
 
 F64 = npt.NDArray[np.float64]
 
@@ -35,6 +38,30 @@ class Foretold:
 
 
 NOTHING = Foretold(0)
+
+
+def predicted(examples: Examples, model: ModelSettings, towers: Towers, clock: int, intercept: float, rows: I64) -> F64:
+    """(n,) chance that some of the events are positives. Those without anything to predict from have the item's."""
+    users, prior = user_outputs(examples, model, towers, rows)
+    items = item_outputs(model, towers.item, examples.items.vectors[examples.target[rows]])
+    popularity = log_popularity(examples, model, clock, examples.target[rows])
+    return sigmoid(np.einsum("ij,ij->i", users, items) + prior * popularity + np.float32(intercept))
+
+
+def foretell_labels(
+    examples: Examples, model: ModelSettings, towers: Towers, clock: int, intercept: float | None
+) -> Foretold:
+    """The same of label events: their log loss, and what was predicted less what is observed. Pure."""
+    rows = _spread(np.flatnonzero(examples.is_row[: examples.fresh]), _ROWS)
+    if not len(rows) or intercept is None:
+        return NOTHING
+    with np.errstate(over="ignore", invalid="ignore"):
+        p, label = predicted(examples, model, towers, clock, intercept, rows), examples.label[rows].astype(np.float64)
+        losses, off = log_losses(p, label), p - label
+        return Foretold(
+            len(rows), float(losses.mean()), float(losses.var()), True, float(off.mean()), float(off.var()),
+            examples.item_keys[examples.target[rows]],
+        )  # fmt: skip
 
 
 def foretell(examples: Examples, model: ModelSettings, towers: Towers, clock: int) -> Foretold:
@@ -73,7 +100,7 @@ def _scores(
     """((n,) of the rows' own items, (n, m) of the columns): what serving would rank by."""
     users, prior = user_outputs(examples, model, towers, rows)
     needed, numbers = np.unique(np.concatenate([examples.target[rows], columns]), return_inverse=True)
-    items = forward(towers.item, examples.items.vectors[needed])
+    items = item_outputs(model, towers.item, examples.items.vectors[needed])
     popularity = log_popularity(examples, model, clock, needed)
     at, others = numbers[: len(rows)], numbers[len(rows) :]
     own = np.einsum("ij,ij->i", users, items[at]) + prior * popularity[at]
@@ -89,7 +116,7 @@ def user_outputs(examples: Examples, model: ModelSettings, towers: Towers, rows:
     pool_histories(examples.items.vectors, recent, gates.logits, gates.scales, bucket, shares, pooled)
     if examples.users is not None:
         pooled += examples.users.vectors[examples.user[rows]]
-    return forward(towers.user, pooled), gates.prior[bucket]
+    return towers_of.user_outputs(model, towers.user, pooled), gates.prior[bucket]
 
 
 def log_popularity(examples: Examples, model: ModelSettings, clock: int, items: I64) -> F32:

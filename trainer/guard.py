@@ -35,6 +35,7 @@ TOGETHER = 64
 
 _FLOOR = 0.1
 """Of τ, in nats: what a micro-batch may always be off."""
+_LABEL_FLOOR = 0.03
 _CLIP = 3.0
 _SLOW = 0.1
 
@@ -114,14 +115,18 @@ class _Growth:
 class Guard:
     """Judges micro-batches in stream order. Its memory is a worker's own and begins anew with it."""
 
-    def __init__(self, deviations: float, growth: float, after: int) -> None:
-        """deviations: |z| that is too far. growth: times the running longest change that is too long. after: events."""
+    def __init__(self, deviations: float, growth: float, after: int, *, labels: bool = False) -> None:
+        """deviations: |z| that is too far. growth: times the running longest change that is too long. after: events.
+
+        labels: the loss is that of labels, and a smaller one.
+        """
         self._deviations, self._growth, self._after = deviations, growth, after
+        self._floor = _LABEL_FLOOR if labels else _FLOOR
         self.clear()
 
     def clear(self) -> None:
         """Forget what was usual: the model is another now."""
-        self._loss, self._calibration = Band(self._after), Band(self._after, floor=0.02)
+        self._loss, self._calibration = Band(self._after, self._floor), Band(self._after, floor=0.02)
         self._share, self._targets = Band(self._after, floor=0.03), np.zeros(0, np.uint64)
         self._longest = _Growth()
 

@@ -14,7 +14,7 @@ from ingest.columns import MAX_LINES, MicroBatch
 from trainer.alarm import Alarm
 from trainer.dense import DenseWorker
 from trainer.examples import Examples
-from trainer.foretold import foretell
+from trainer.foretold import F64, Foretold, foretell, foretell_labels, predicted
 from trainer.guard import Guard, Verdict
 from trainer.learner import Learner, Step
 from trainer.settings import TrainerSettings
@@ -30,9 +30,12 @@ class GuardedLearner:
 
     def __init__(self, learner: Learner, dense: DenseWorker, model: ModelSettings, settings: TrainerSettings) -> None:
         self._learner, self._dense, self._model = learner, dense, model
+        self._labels = settings.loss == "bce"
         self.guard = None
         if settings.guard != "off":
-            self.guard = Guard(settings.guard_deviations, settings.guard_growth, settings.guard_after)
+            self.guard = Guard(
+                settings.guard_deviations, settings.guard_growth, settings.guard_after, labels=self._labels
+            )
 
     def learn(self, examples: Examples, clock: int, *, judge: bool) -> tuple[Step, Verdict | None]:
         """The step, and why it is quarantined if it is: then there is nothing to be applied in it.
@@ -41,10 +44,10 @@ class GuardedLearner:
         """
         guard = self.guard if judge else None
         if guard is not None:
-            verdict = guard.judged(foretell(examples, self._model, self._dense.values, clock))
+            verdict = guard.judged(self._foretold(examples, clock))
             if verdict is not None:
                 return nothing(self._model.dim), verdict
-        mark = self._dense.mark()
+        mark, intercept = self._dense.mark(), self._learner.intercept
         step = self._learner.learn(examples, clock)
         verdict = None if step.finite else NOT_FINITE
         if guard is not None and verdict is None:
@@ -52,7 +55,21 @@ class GuardedLearner:
         if verdict is None:
             return step, None
         self._dense.undo(mark)
+        self._learner.intercept = intercept
         return nothing(self._model.dim), verdict
+
+    def predicted(self, examples: Examples, clock: int) -> F64 | None:
+        """(fresh,) chance of each event to be a positive, before it is learned; None unless labels are learned."""
+        intercept = self._learner.intercept
+        if intercept is None:
+            return None
+        rows = np.arange(examples.fresh)
+        return predicted(examples, self._model, self._dense.values, clock, intercept, rows)
+
+    def _foretold(self, examples: Examples, clock: int) -> Foretold:
+        if self._labels:
+            return foretell_labels(examples, self._model, self._dense.values, clock, self._learner.intercept)
+        return foretell(examples, self._model, self._dense.values, clock)
 
     def forget(self) -> None:
         """The model is another than it was: what was usual is no longer known."""

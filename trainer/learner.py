@@ -25,10 +25,12 @@ from embedding_store.towers import Gates, bucket_of
 from embedding_store.validation import MAX_GRADIENT
 from native.pooling import add_rows, gate_gradients, pool_gradients, pool_histories
 from native.softmax_masks import own_columns
+from trainer.binary_step import BinaryStep
 from trainer.copies import Copies
 from trainer.dense import DenseWorker
 from trainer.examples import Examples
 from trainer.settings import TrainerSettings
+from trainer.similarity import scaled
 from trainer.softmax_step import SoftmaxStep, step_with_layers, step_without_layers
 
 _LARGEST = MAX_GRADIENT / 1024
@@ -70,8 +72,19 @@ class Learner:
     def __init__(self, model: ModelSettings, settings: TrainerSettings, dense: DenseWorker, rng: Random) -> None:
         self._model, self._settings, self._dense, self._rng = model, settings, dense, rng
         self._tables = model.tables()
+        self._binary = BinaryStep(model, dense) if settings.loss == "bce" else None
         self._step = _compile_step(model, settings, dense)
         self._positives, self._events = 0.0, 0.0  # decayed as popularity is
+
+    @property
+    def intercept(self) -> float | None:
+        """Of the label events' logits; None while there is none to predict with."""
+        return None if self._binary is None else self._binary.intercept
+
+    @intercept.setter
+    def intercept(self, value: float | None) -> None:
+        if self._binary is not None:
+            self._binary.intercept = value
 
     def learn(self, examples: Examples, clock: int, *, again: bool = False) -> Step:
         """Learn a micro-batch: dense parameters move here, rows in the store. clock: events before these.
@@ -152,10 +165,13 @@ class Learner:
         pool_histories(at.items, recent, opened.logits, opened.scales, bucket, shares, pooled)
         if at.users is not None:
             pooled[live] += at.users[examples.user[order[live]]]
-        mask = self._mask(examples, chosen, live, group)
-        bias = columns.bias(target, fresh.sum() / max(1, live.sum()))
-        prior = opened.prior[bucket]
-        found = self._step(pooled, at.items[target], prior, columns.log_popularity[target], bias, mask, weight)
+        prior, popularity = opened.prior[bucket], columns.log_popularity[target]
+        if self._binary is not None:
+            found = self._binary(pooled, at.items[target], prior, popularity, examples.label[chosen], weight, fit=gates)
+        else:
+            mask = self._mask(examples, chosen, live, group)
+            bias = columns.bias(target, fresh.sum() / max(1, live.sum()))
+            found = self._step(pooled, at.items[target], prior, popularity, bias, mask, weight)
 
         add_rows(found.items, np.where(live, target, -1), at.item_gradients)
         pool_gradients(found.users, recent, shares, opened.scales, bucket, at.item_gradients)
@@ -256,4 +272,5 @@ class _Columns:
 def _compile_step(model: ModelSettings, settings: TrainerSettings, dense: DenseWorker) -> SoftmaxStep:
     if model.dense_layers:
         return step_with_layers(model, settings.group, dense, settings.label_smoothing)
-    return step_without_layers(settings.label_smoothing)
+    step = step_without_layers(settings.label_smoothing)
+    return scaled(step, cosine=model.similarity == "cosine", temperature=model.temperature)

@@ -121,6 +121,16 @@ class Metrics:
         self.faded = Gauge(
             "towline_prequential_faded", "HR@k, tests fade to 1/e over 2000 of them", ["ranking"], registry=r
         )
+        self.log_loss = Gauge(
+            "towline_prequential_log_loss",
+            "mean log loss of label events before they were learned: recent, of the last 2000; faded",
+            ["over"],
+            registry=r,
+        )
+        self.auc = Gauge("towline_prequential_auc", "AUC of the last 2000 label events", registry=r)
+        self.calibration = Gauge(
+            "towline_prequential_calibration", "mean predicted over mean observed, last 2000 label events", registry=r
+        )
         self.against = Gauge(
             "towline_prequential_z", "McNemar's z of the model against another ranking", ["ranking"], registry=r
         )
@@ -170,5 +180,11 @@ class Metrics:
                 self.faded.labels(name).set(score.faded)
         for name, paired in (("popularity", prequential.against_popularity), ("frozen", prequential.against_frozen)):
             self.against.labels(name).set(paired.z)
+        labels = prequential.labels
+        if labels.tests:
+            self.log_loss.labels("recent").set(labels.recent)
+            self.log_loss.labels("faded").set(labels.faded)
+            self.auc.set(labels.auc)
+            self.calibration.set(labels.calibration)
         self.ndcg.set(prequential.ndcg)
         self.reciprocal_rank.set(prequential.reciprocal_ranks)

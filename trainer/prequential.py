@@ -15,6 +15,7 @@ from embedding_store.ranking import Arrivals, Ranker
 from ingest.columns import Events
 from native.sampling import sample
 from trainer.examples import Examples, Past
+from trainer.label_scores import LabelScore, LabelTests
 from trainer.scores import Paired, Score
 
 F64 = npt.NDArray[np.float64]
@@ -53,14 +54,16 @@ class Prequential:
         *,
         freeze_after: int = 0,
         observe: Callable[[Tests], None] | None = None,
+        observe_labels: Callable[[LabelTests], None] | None = None,
     ) -> None:
-        """freeze_after: 0 for no frozen copy. observe: is told of all tests."""
+        """freeze_after: 0 for no frozen copy. observe, observe_labels: are told of all tests."""
         self.k, self._share = k, share
         self._store, self._model = store, model
         self.mirror = ItemMirror(store, model)
         self._ranker = Ranker(store, model, self.mirror)
         self._frozen: Ranker | None = None
         self._freeze_after, self._events, self._observe = freeze_after, 0, observe
+        self.labels, self._observe_labels = LabelScore(WINDOW), observe_labels
         self.model, self.popularity = Score(k, WINDOW), Score(k, WINDOW)
         self.warm, self.cold = Score(k, WINDOW), Score(k, WINDOW)
         self.live_since_frozen, self.frozen = Score(k, WINDOW), Score(k, WINDOW)
@@ -100,6 +103,14 @@ class Prequential:
                 warm[tested],
             )
         )
+
+    def measure_labels(self, events: Events, predicted: F64) -> None:
+        """Compare what was predicted of a micro-batch's events with their labels, before they are learned."""
+        rows = np.flatnonzero(self._sampled(events))
+        tests = LabelTests(events.place[rows], predicted[rows], (events.label[rows] > 0).astype(np.float64))
+        self.labels.add(tests)
+        if self._observe_labels is not None:
+            self._observe_labels(tests)
 
     def _take(self, tests: Tests) -> None:
         hits = tests.ranks <= self.k

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class TrainerSettings(BaseModel):
@@ -44,6 +44,9 @@ class TrainerSettings(BaseModel):
     )
     dense_learning_rate: float = Field(0.01, gt=0, le=10, description="of the worker's local Adagrad on dense layers")
     gate_learning_rate: float = Field(0.02, gt=0, le=10, description="likewise, on the gates")
+    loss: Literal["softmax", "bce"] = Field(
+        "softmax", description="softmax ranks positives above other items; bce (binary cross-entropy) predicts labels"
+    )
     passes: int = Field(5, ge=1, le=64, description="over the events of an update, each with replays of its own")
     update_events: int = Field(
         64, ge=0, le=1_000_000, description="events of an update, of which a micro-batch may hold many; 0: all at once"
@@ -102,6 +105,20 @@ class TrainerSettings(BaseModel):
     )
     metrics_host: str = "127.0.0.1"
     metrics_port: int = Field(0, ge=0, le=65535, description="Prometheus metrics of this worker; 0 for none")
+
+    @model_validator(mode="after")
+    def _fits_the_loss(self) -> TrainerSettings:
+        if self.loss == "bce" and self.replay:
+            raise ValueError(
+                f"loss = 'bce' with replay = {self.replay}: only positives are kept to be replayed, and would make "
+                "every event look like one; set replay = 0"
+            )
+        if self.loss == "bce" and self.label_smoothing:
+            raise ValueError(
+                f"loss = 'bce' with label_smoothing = {self.label_smoothing}: what is predicted would no longer be the "
+                "share that is observed; set label_smoothing = 0"
+            )
+        return self
 
     @property
     def deltas(self) -> bool:

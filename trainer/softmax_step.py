@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from embedding_store.contract import F32, Bool
 from embedding_store.model import ModelSettings
+from embedding_store.towers import SHORTEST
 from native.softmax import complete, lower, push
 from trainer.dense import DenseWorker
 
@@ -79,7 +80,8 @@ def step_with_layers(model: ModelSettings, group: int, dense: DenseWorker, smoot
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch([users, items, prior, flat])
             user_layers, item_layers = dense.towers(flat)
-            user_out, item_out = forward(user_layers, users), forward(item_layers, items)  # type: ignore[no-untyped-call]
+            user_out = finished(forward(user_layers, users), model) / model.temperature  # type: ignore[no-untyped-call]
+            item_out = finished(forward(item_layers, items), model)  # type: ignore[no-untyped-call]
             u = tf.reshape(user_out, [-1, group, model.output_dim])
             v = tf.reshape(item_out, [-1, group, model.output_dim])
             logits = tf.matmul(u, v, transpose_b=True) + tf.reshape(bias, [-1, 1, group])
@@ -103,6 +105,11 @@ def step_with_layers(model: ModelSettings, group: int, dense: DenseWorker, smoot
     rows, ones = np.zeros((group, model.dim), np.float32), np.zeros(group, np.float32)
     step(rows, rows, ones, ones, ones, np.zeros((group, group), bool), ones)
     return step
+
+
+def finished(x, model):  # type: ignore[no-untyped-def]
+    """The TensorFlow twin of what `embedding_store.towers` does for cosine similarity."""
+    return x if model.similarity == "dot" else tf.math.l2_normalize(x, axis=1, epsilon=SHORTEST)
 
 
 def forward(layers, x):  # type: ignore[no-untyped-def]

@@ -23,6 +23,7 @@ from trainer.exclusion import Exclusion
 from trainer.guard import Verdict
 from trainer.guarded import GuardedLearner, Policy, Rewind
 from trainer.identities import Identities
+from trainer.label_scores import LabelTests
 from trainer.learner import Learner
 from trainer.metrics import Metrics
 from trainer.offsets import OffsetPolicy
@@ -73,6 +74,7 @@ class Worker:
         confirm_truncation_s: float = 0.0,
         observe: Callable[[Tests], None] | None = None,
         rewind: Rewind | None = None,
+        observe_labels: Callable[[LabelTests], None] | None = None,
     ) -> None:
         """observe: is told of all tests before their events are learned. rewind: what policy `rollback` does."""
         self._store, self._stream, self._settings, self._metrics = store, stream, settings, metrics
@@ -85,7 +87,9 @@ class Worker:
         self._pending = Pending(model.dim, model.tables()["item"].state_dim if settings.deltas else None)
         rows = OwnWrites(store, self._pending) if settings.read_your_writes else store
         replays = settings.replay * settings.passes
-        self._reader = ExampleReader(store, model, self._replay, replays, rows, with_state=settings.deltas)
+        self._reader = ExampleReader(
+            store, model, self._replay, replays, rows, with_state=settings.deltas, labels=settings.loss == "bce"
+        )
         self._learner = Learner(model, settings, self._dense, rng)
         self._guarded = GuardedLearner(self._learner, self._dense, model, settings)
         self._policy = Policy(settings.guard, Alarm(metrics, settings.alarm_file), rewind)
@@ -97,6 +101,7 @@ class Worker:
             settings.evaluate_share,
             freeze_after=settings.evaluate_freeze_after,
             observe=observe,
+            observe_labels=observe_labels,
         )
         self._progress = Progress(store, stream, self._tables, policy, confirm_truncation_s, metrics.found)
         self._identities = Identities(store)
@@ -274,6 +279,9 @@ class Worker:
             if not self._progress.replaying:
                 self._prequential.measure(events, past, examples)
             clock = self._clock + self._pending.events
+            predicted = None if self._progress.replaying else self._guarded.predicted(examples, clock)
+            if predicted is not None:
+                self._prequential.measure_labels(events, predicted)
             step, verdict = self._guarded.learn(examples, clock, judge=not self._progress.replaying)
             if verdict is None:
                 self._metrics.learned(step)

@@ -57,6 +57,8 @@ def replace_learner() -> None:
         def __init__(self, *_: object) -> None:
             pass
 
+        intercept = None
+
         def learn(self, examples: Examples, clock: int, *, again: bool = False) -> Step:
             """Gradients that SGD with rate 1 takes off: minus the effects of the fresh events."""
             item, user = examples.target[: examples.fresh], examples.user[: examples.fresh]

@@ -1,5 +1,6 @@
 """The published model: its tables, and that what is read back is what was written."""
 
+import msgspec
 import pytest
 from pydantic import ValidationError
 
@@ -26,6 +27,16 @@ def test_a_document_of_another_release_is_refused():
         ModelSettings.from_document(b'{"dim": 8, "attention": 4}')
 
 
+def test_a_document_of_an_older_release_is_the_model_it_was():
+    """Settings that came later have the value that was the only one then."""
+    document = msgspec.json.decode(ModelSettings(dim=8).document())
+    for later in ("similarity", "temperature"):
+        del document[later]
+    model = ModelSettings.from_document(msgspec.json.encode(document))
+    assert model == ModelSettings(dim=8)
+    assert (model.similarity, model.temperature) == ("dot", 1.0)
+
+
 def test_tables_are_those_the_model_needs():
     plain = ModelSettings(dim=8, shards=3, seed=5, popularity_half_life=70, learned_gates=False)
     assert list(plain.tables()) == ["item", "history"]
@@ -49,6 +60,9 @@ def test_what_is_pooled_is_kept():
     "wrong",
     [
         {"dim": 1},
+        {"similarity": "cosine", "dense_layers": (4, 1)},
+        {"similarity": "euclid"},
+        {"temperature": 0},
         {"clocks": (0.0,)},
         {"clocks": (0.5, 1.1)},
         {"clocks": ()},

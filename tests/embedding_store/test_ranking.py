@@ -18,6 +18,7 @@ MODELS = {
     "gates": ModelSettings(dim=6, history_length=3, seen_length=5, clocks=(0.9, 0.6, 0.2)),
     "no popularity": ModelSettings(dim=6, history_length=3, seen_length=5, popularity_weight=0.0),
     "user": ModelSettings(dim=6, history_length=3, seen_length=5, user_id_vector=True),
+    "cosine": ModelSettings(dim=6, history_length=3, seen_length=5, similarity="cosine", temperature=0.1),
     "dense, user": ModelSettings(dim=6, history_length=3, seen_length=5, user_id_vector=True, dense_layers=(9, 6)),
 }
 ITEMS, NONE = 40, np.zeros(0, np.uint64)
@@ -73,7 +74,11 @@ def slow_user(store, model, user):
         x, warm = x + own.vectors[0] * own.found[0], warm or bool(own.found[0])
     if model.dense_layers:
         x = forward(parameters.to_towers(parameters.read(store)).user, x[None])[0]
-    return x * warm, warm, float(gates.prior[bucket])
+    return scaled(model, x[None])[0] / model.temperature * warm, warm, float(gates.prior[bucket])
+
+
+def scaled(model, x):
+    return x / np.maximum(1e-6, np.linalg.norm(x, axis=1, keepdims=True)) if model.similarity == "cosine" else x
 
 
 def slow_scores(store, model, vector, weight=None):
@@ -86,6 +91,7 @@ def slow_scores(store, model, vector, weight=None):
     if model.dense_layers:
         parameters = DenseParameters(model)
         outputs = forward(parameters.to_towers(parameters.read(store)).item, outputs)
+    outputs = scaled(model, outputs)
     weight = model.popularity_weight if weight is None else weight
     prior = np.where(np.isneginf(log_p), -np.inf, weight * np.where(np.isneginf(log_p), 0, log_p))
     return outputs @ vector + prior

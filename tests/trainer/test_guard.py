@@ -145,6 +145,8 @@ def test_what_is_quarantined_moves_no_row_no_gate_and_is_never_replayed():
 
 def test_without_a_guard_what_is_not_finite_is_left_out_all_the_same():
     class Wild:
+        intercept = None
+
         def learn(self, examples, clock, *, again=False):
             rows = np.full((len(examples.item_keys), TOWERS.dim), np.nan, np.float32)
             return Step(examples.item_keys, rows, examples.user_keys, rows[:0], math.nan, 1, finite=False)

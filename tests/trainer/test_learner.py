@@ -20,6 +20,7 @@ from trainer.dense import DenseWorker
 from trainer.examples import Examples
 from trainer.learner import Learner
 from trainer.settings import TrainerSettings
+from trainer.similarity import scaled
 from trainer.softmax_step import step_with_layers, step_without_layers
 
 
@@ -62,6 +63,7 @@ def examples_of(seed, model, n=21, fresh=8, items=13, users=6):
         length=rng.integers(0, 300, n),
         is_row=(rng.random(n) < 0.7) & is_column & (with_users | (recent >= 0).any(axis=1)),
         is_column=is_column,
+        label=np.concatenate([(rng.random(fresh) < 0.6), np.ones(n - fresh)]).astype(np.float32),
         weight=rng.uniform(0.1, 3, n).astype(np.float32),
         seen_start=np.cumsum(counts) - counts,
         seen_stop=np.cumsum(counts),
@@ -199,11 +201,18 @@ def test_gradients_are_those_of_the_formula(name, group):
         np.testing.assert_allclose(dense._local, before - rate * g / np.sqrt(0.1 + g**2), rtol=1e-3, atol=2e-5)
 
 
-@pytest.mark.parametrize("name", ["history", "no prior", "one clock"])
+SCALED = {
+    "cosine": ModelSettings(dim=6, history_length=4, similarity="cosine"),
+    "cold cosine": ModelSettings(dim=6, history_length=4, similarity="cosine", temperature=0.2),
+    "warm dot": ModelSettings(dim=6, history_length=4, temperature=3.0),
+}
+
+
+@pytest.mark.parametrize("name", ["history", "no prior", "one clock", *SCALED])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_step_without_tensorflow_has_its_gradients(name, smoothing):
     """To 3e-7 of the largest: what serves speed must not be another model."""
-    model, group, rng = MODELS[name], 32, np.random.default_rng(0)
+    model, group, rng = {**MODELS, **SCALED}[name], 32, np.random.default_rng(0)
     n, settings = 2 * group, settings_of(group, label_smoothing=smoothing)
     dense = learner_of(model, group)[1]
     columns = [rng.normal(size=(n, model.dim)).astype(np.float32) for _ in range(2)]
@@ -212,11 +221,13 @@ def test_the_step_without_tensorflow_has_its_gradients(name, smoothing):
     mask[np.arange(n), np.arange(n) % group] = True
     weight = rng.uniform(0, 2, n).astype(np.float32)
     weight[::5] = 0
-    fast = step_without_layers(smoothing)(*columns, mask, weight)
+    step = scaled(step_without_layers(smoothing), cosine=model.similarity == "cosine", temperature=model.temperature)
+    fast = step(*columns, mask, weight)
     slow = step_with_layers(model, settings.group, dense, smoothing)(*columns, mask, weight)
     assert fast.loss == pytest.approx(slow.loss, rel=1e-5)
     for one, two in zip(fast[1:4], slow[1:4], strict=True):
-        assert np.abs(one - two).max() <= 3e-7 * max(1.0, np.abs(two).max()) * 4
+        colder = max(1.0, 1.0 / model.temperature)
+        assert np.abs(one - two).max() <= 3e-7 * max(1.0, np.abs(two).max()) * 4 * colder
         assert np.abs(two).max() > 0.1
 
 
@@ -335,6 +346,7 @@ def test_a_bad_vector_that_only_a_cold_user_meets_is_noticed():
     examples = Examples(
         fresh=2, items=items, item_keys=np.arange(2, dtype=np.uint64), target=np.array([0, 1]),
         recent=np.full((2, 1), -1), is_row=np.array([True, False]), is_column=np.array([True, False]),
+        label=np.ones(2, np.float32),
         weight=np.ones(2, np.float32), seen_start=np.array([0, 1]), seen_stop=np.array([1, 1]), seen=np.array([1]),
         length=np.zeros(2, np.int64), positive_weight=1.0,
         user_keys=np.zeros(1, np.uint64), users=rows_of(rng, 1, 4), user=np.zeros(2, np.int64),

@@ -22,7 +22,7 @@ from trainer.metrics import Metrics
 from trainer.prequential import Prequential
 from trainer.replay import ReplayBuffer
 from trainer.settings import TrainerSettings
-from trainer.softmax_step import forward
+from trainer.softmax_step import finished, forward
 from trainer.worker import Worker
 
 START_MS = 1_700_000_000_000
@@ -96,6 +96,9 @@ def reader_of(store, model):
         {"user_id_vector": True},
         {"dense_layers": (6, 4), "user_id_vector": True},
         {"dense_layers": (4,), "learned_gates": True},
+        {"similarity": "cosine", "temperature": 0.1},
+        {"temperature": 0.5, "user_id_vector": True},
+        {"similarity": "cosine", "dense_layers": (6, 4), "temperature": 0.2},
     ],
 )
 def test_the_vector_that_is_trained_is_the_one_that_is_served(changes):
@@ -133,12 +136,13 @@ def test_the_vector_that_is_trained_is_the_one_that_is_served(changes):
     n = len(later)
     served = Ranker(store, model, mirror).users(np.arange(9, dtype=np.uint64))
     assert served.warm.all()
-    np.testing.assert_allclose(forward(user_layers, taken["pooled"][:n]), served.vectors, rtol=1e-4, atol=1e-6)
+    outputs = finished(forward(user_layers, taken["pooled"][:n]), model) / model.temperature
+    np.testing.assert_allclose(outputs, served.vectors, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(taken["prior"][:n], served.prior, rtol=1e-5)
     items = mirror.items(later.item_key)
     assert items.found.any()
-    trained = np.asarray(forward(item_layers, taken["items"][:n]))
-    np.testing.assert_allclose(trained[items.found], items.vectors[items.found], rtol=1e-4, atol=1e-6)
+    trained = np.asarray(finished(forward(item_layers, taken["items"][:n]), model))
+    np.testing.assert_allclose(trained[items.found], items.vectors[items.found], rtol=1e-5, atol=1e-6)
     assert np.abs(served.vectors).max() > 1e-3
 
 

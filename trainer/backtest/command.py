@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from embedding_store.model import ModelSettings
 from ingest.settings import IngestSettings
-from trainer.backtest.errors import BacktestError
+from trainer.backtest.errors import BacktestError, DataUnusable
 from trainer.backtest.plot import plot
 from trainer.backtest.replayed import replay
 from trainer.backtest.report import report
@@ -52,6 +52,10 @@ def run(
     as_json: bool,
 ) -> None:
     """Read, replay, report. Raises BacktestError, SpecError."""
+    if trainer.loss == "bce" and not negatives:
+        raise DataUnusable(
+            "loss = 'bce' learns to tell negatives from positives, and they are left out: add --negatives"
+        )
     people = Console(stderr=True)
     stream = read_stream(data, **asdict(columns)).ordered(first_only=first_only, negatives=negatives)
     # what has to be compiled is compiled before the clock starts
@@ -83,6 +87,10 @@ def _lines(document: dict[str, Any]) -> list[str]:
     lines.append(figures("popularity", document["popularity"]))
     if "frozen" in document:
         lines.append(figures("frozen copy", document["frozen"]) + f"  late z {document['frozen']['late_z']}")
+    if "labels" in document:
+        found = document["labels"]
+        named = (("log loss", "log_loss"), ("AUC", "auc"), ("predicted over observed", "calibration"))
+        lines.append("  labels      " + "  ".join(f"{name} {_shown(found[key])}" for name, key in named))
     lines.append(f"{document['events_per_s']:,} events/s, {document['events_per_cpu_s']:,} per second of one core")
     return lines
 

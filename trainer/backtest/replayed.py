@@ -16,6 +16,7 @@ from ingest.listed import ListedSource
 from ingest.settings import IngestSettings
 from trainer.backtest.errors import DataUnusable
 from trainer.backtest.stream import Stream
+from trainer.label_scores import LabelTests
 from trainer.metrics import Metrics
 from trainer.prequential import Tests
 from trainer.settings import TrainerSettings
@@ -41,12 +42,14 @@ class Replayed:
     wall_s: float
     cpu_s: float  # of all threads of the process
     dead_letters: int
-    quarantined: int  # steps
+    quarantined: int  # micro-batches
+    labels: LabelTests | None  # of label events, where labels are learned
 
 
 @dataclass(slots=True)
 class _Seen:
     parts: list[Tests] = field(default_factory=list)
+    labels: list[LabelTests] = field(default_factory=list)
 
 
 def replay(
@@ -84,7 +87,9 @@ def replay(
         produced_ms=int(stream.time_ms.max()) + _DAY_MS,
     )
     seen, metrics = _Seen(), Metrics()
-    worker = Worker(MemoryStore(), source, model, settings, metrics, observe=seen.parts.append)
+    worker = Worker(
+        MemoryStore(), source, model, settings, metrics, observe=seen.parts.append, observe_labels=seen.labels.append
+    )
     started, cpu = time.perf_counter(), time.process_time()
 
     def over() -> bool:
@@ -112,7 +117,15 @@ def replay(
         cpu_s=cpu_s,
         dead_letters=len(source.dead),
         quarantined=int(quarantined),
+        labels=_labels(seen.labels, first) if trainer.loss == "bce" else None,
     )
+
+
+def _labels(parts: list[LabelTests], first: int) -> LabelTests:
+    joined = [np.concatenate([np.zeros(0), *(getattr(t, n) for t in parts)]) for n in ("place", "predicted", "label")]
+    place = joined[0].astype(np.int64) // MAX_LINES
+    kept = place >= first
+    return LabelTests(place[kept], joined[1][kept], joined[2][kept])
 
 
 def _frozen(parts: list[Tests], kept: npt.NDArray[np.bool_]) -> F64:

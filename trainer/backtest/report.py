@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainer.backtest.replayed import Replayed
+from trainer.label_scores import LabelTests, auc, log_losses
 from trainer.scores import Paired
 
 F64 = npt.NDArray[np.float64]
@@ -47,6 +48,8 @@ def report(run: Replayed, k: int = 10) -> dict[str, Any]:
             "late_z": round(paired.z, 2),
             "late_p_value": float(f"{paired.p_value:.2g}"),
         }
+    if run.labels is not None:
+        document["labels"] = label_figures(run.labels)
     document |= {
         "over_time": over_time(run, k),
         "seconds": round(run.wall_s, 2),
@@ -57,6 +60,20 @@ def report(run: Replayed, k: int = 10) -> dict[str, Any]:
         "quarantined_steps": run.quarantined,
     }
     return document
+
+
+def label_figures(tests: LabelTests) -> dict[str, float | int | None]:
+    """Log loss, AUC, and calibration (mean predicted over mean observed) of label events; None where undefined."""
+    if not len(tests.label):
+        return {"tests": 0, "positive_share": None, "log_loss": None, "auc": None, "calibration": None}
+    observed, ranked = float(tests.label.mean()), auc(tests.predicted, tests.label)
+    return {
+        "tests": len(tests.label),
+        "positive_share": round(observed, 5),
+        "log_loss": round(float(log_losses(tests.predicted, tests.label).mean()), 5),
+        "auc": None if math.isnan(ranked) else round(ranked, 5),
+        "calibration": round(float(tests.predicted.mean()) / observed, 5) if observed else None,
+    }
 
 
 def over_time(run: Replayed, k: int = 10, points: int = _POINTS) -> list[dict[str, float]]:
