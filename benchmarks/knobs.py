@@ -12,6 +12,7 @@ import argparse
 import itertools
 import json
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -57,6 +58,7 @@ class Cell:
 
 def main() -> None:
     """Replay every cell and print."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # all that was started is stopped on the way out
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--apply-every", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--dense-sync-every", type=int, nargs="+", default=[1, 8, 64])
