@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import numpy as np
 import signal
 import sys
 import tempfile
 import threading
 import time
+from pathlib import Path
+
+import numpy as np
 
 from benchmarks.machine import facts
 from embedding_store.open import open_store
