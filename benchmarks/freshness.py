@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import sys
 import tempfile
 import threading
 import time
@@ -43,6 +45,7 @@ def synthetic(events: int, users: int, items: int, seed: int) -> Ratings:
 
 def main() -> None:
     """Run once and print."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # all that was started is stopped on the way out
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rate", type=int, default=2000)
     parser.add_argument("--seconds", type=int, default=60)

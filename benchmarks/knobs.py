@@ -1,8 +1,9 @@
 """What the two knobs cost and give: apply_every × dense_sync_every against events/s, CPU and HR@10, with two trainers.
 
 Each cell replays MovieLens 100K, or its first --events, through Kafka, Redis and --trainers trainer processes of its
-own, as fast as it goes, with dense layers and every positive measured before it is learned. Rows of a table go to
-standard error as they come; the last line of standard output is one JSON object.
+own, as fast as it goes, with dense layers and every positive measured before it is learned. Before them, two cells
+without dense layers, of one trainer and of --trainers: what sharing the stream costs. Rows of a table go to standard
+error as they come; the last line of standard output is one JSON object.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import argparse
 import itertools
 import json
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -43,6 +45,8 @@ LOOK_EVERY_S = 0.1
 class Cell:
     """One replay under one setting of the knobs."""
 
+    trainers: int
+    dense_layers: list[int]
     apply_every: int
     dense_sync_every: int
     events_per_s: float  # from the first event applied to the last
@@ -54,38 +58,57 @@ class Cell:
 
 def main() -> None:
     """Replay every cell and print."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # all that was started is stopped on the way out
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--apply-every", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--dense-sync-every", type=int, nargs="+", default=[1, 8, 64])
     parser.add_argument("--trainers", type=int, default=2)
+    parser.add_argument("--preset", default="balanced")
     parser.add_argument("--events", type=int, default=100_000)
     parser.add_argument("--batch-events", type=int, default=256)
     parser.add_argument("--dense-layers", type=int, nargs="*", default=[64])
     arguments = parser.parse_args()
     ratings = movielens.load()
     stream = Ratings(*(getattr(ratings, name)[: arguments.events] for name in ("user", "item", "rating", "time_ms")))
-    cells = []
-    print("| apply_every | dense_sync_every | events/s | CPU µs/event | HR@10 | staleness |", file=sys.stderr)
-    print("|---|---|---|---|---|---|", file=sys.stderr)
-    for apply_every, dense_sync_every in itertools.product(arguments.apply_every, arguments.dense_sync_every):
+    columns = ("trainers", "dense layers", "apply_every", "dense_sync_every", "events/s", "CPU µs/event", "HR@10")
+    _tell("| " + " | ".join((*columns, "staleness")) + " |")
+    _tell("|---" * 8 + "|")
+
+    def cell(trainers: int, dense_layers: list[int], apply_every: int, dense_sync_every: int) -> Cell:
         knobs = {"apply_every": apply_every, "dense_sync_every": dense_sync_every}
-        cell = replayed(stream, arguments.trainers, arguments.batch_events, arguments.dense_layers, knobs)
-        cells.append(asdict(cell))
-        print(
-            f"| {apply_every} | {dense_sync_every} | {cell.events_per_s:,.0f} | {cell.cpu_us_per_event:.0f} "
-            f"| {cell.hr10:.4f} | {cell.staleness_mean_events:.0f} |",
-            file=sys.stderr,
-            flush=True,
+        found = replayed(stream, arguments.preset, trainers, arguments.batch_events, dense_layers, knobs)
+        _tell(
+            f"| {trainers} | {dense_layers or 'none'} | {apply_every} | {dense_sync_every} | {found.events_per_s:,.0f} "
+            f"| {found.cpu_us_per_event:.0f} | {found.hr10:.4f} | {found.staleness_mean_events:.0f} |"
         )
-    print(json.dumps({"trainers": arguments.trainers, "events": arguments.events, "cells": cells, **facts()}))
+        return found
+
+    one, several = (cell(trainers, [], 1, 1) for trainers in (1, arguments.trainers))
+    knobs = itertools.product(arguments.apply_every, arguments.dense_sync_every)
+    cells = [cell(arguments.trainers, arguments.dense_layers, *values) for values in knobs]
+    answer = {
+        "preset": arguments.preset,
+        "events": arguments.events,
+        "hr10_of_several_minus_one": round(several.hr10 - one.hr10, 4),
+        "cpu_of_several_over_one": round(several.cpu_us_per_event / one.cpu_us_per_event, 3),
+        "cells": list(map(asdict, (one, several, *cells))),
+    }
+    print(json.dumps(answer | facts()))
 
 
-def replayed(stream: Ratings, trainers: int, batch_events: int, dense_layers: list[int], knobs: dict[str, int]) -> Cell:
+def _tell(row: str) -> None:
+    print(row, file=sys.stderr, flush=True)
+
+
+def replayed(
+    stream: Ratings, preset: str, trainers: int, batch_events: int, dense_layers: list[int], knobs: dict[str, int]
+) -> Cell:
     """One cell on servers and with processes of its own, all of which are gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="towline-knobs-") as folder:
         config = TowlineConfig.model_validate(
             {
                 "kafka": {"partitions": 2 * trainers},
+                "learning": {"preset": preset},
                 "ingest": {"batch_events": batch_events},
                 "model": {"dense_layers": dense_layers},
                 "trainer": {"evaluate_share": 1.0, "metrics_port": _ports(trainers), **knobs},
@@ -143,6 +166,8 @@ def _measured(
     tests = total("towline_prequential_tests")
     read = total("towline_trainer_staleness_events_count")
     return Cell(
+        trainers=len(started),
+        dense_layers=list(config.model.dense_layers),
         apply_every=config.trainer.apply_every,
         dense_sync_every=config.trainer.dense_sync_every,
         events_per_s=round(applied / max(LOOK_EVERY_S, last_s - first_s), 1),

@@ -124,9 +124,13 @@ def status(config: Config = None) -> None:
 def train(
     config: Config = None,
     bootstrap: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="past events to learn first: .jsonl or .csv, with or without .gz"),
-    ] = None,
+        str,
+        typer.Option(
+            metavar="FILE|topic:NAME[@FROM[..TO]]",
+            help="past events to learn first: a .jsonl or .csv, with or without .gz, or a range of a topic, with times "
+            "in ISO 8601",
+        ),
+    ] = "",
 ) -> None:
     """Run one trainer in the foreground. Any number of them, on any machines, share the stream."""
     _run_room("trainer", config, **({"bootstrap": bootstrap} if bootstrap else {}))

@@ -34,7 +34,7 @@ _SHOWN = 5
 
 
 class HistoryFile(ListedSource):
-    """`EventSource` over one file, held in memory as a whole.
+    """`EventSource` over one file, held in memory as a whole. starts, ends: its offsets.
 
     An event without a time of its own has the file's time of modification. Lines that can't be used are counted, and
     the first few are logged with their place; there is no topic to send them to.
@@ -50,10 +50,15 @@ class HistoryFile(ListedSource):
             raise StreamMisconfigured(f"the history {path} can't be read: {error.strerror}") from error
         self.partition = Partition(TOPIC_PREFIX + hashlib.sha256(data).hexdigest()[:32], 0)
         records = list(_records(_lines(path, data)))
-        self.length = len(records)
+        self.starts, self.ends = {self.partition: 0}, {self.partition: len(records)}
+        self.name = f"{path}, {len(records)} records"
         a_batch = max(1, settings.batch_events // _RECORD_LINES)  # in records, as lists are cut
         own = settings.model_copy(update={"codec": "json", "batch_events": a_batch})
         super().__init__({self.partition: records}, own, modified_ms)
+
+    def rest(self, timeout_s: float) -> None:
+        """Let the time pass: another trainer is at it."""
+        self.stay(timeout_s)
 
     def tell_unusable(self) -> None:
         """Log what could not be used; once, at the end."""

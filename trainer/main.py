@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import signal
 import threading
-from pathlib import Path
 from typing import Protocol
 
 from embedding_store.contract import EmbeddingStore
@@ -17,7 +16,7 @@ from ingest.contract import StreamUnavailable
 from ingest.kafka_source import KafkaSource
 from ingest.settings import IngestSettings, KafkaSettings
 from trainer.backoff import Backoff
-from trainer.bootstrap import learn_history
+from trainer.bootstrap import learn_history, open_history
 from trainer.metrics import Metrics
 from trainer.offsets import OffsetPolicy
 from trainer.rewind import SnapshotRewind
@@ -43,8 +42,10 @@ class Sections(Protocol):
     def trainer(self) -> TrainerSettings: ...
 
 
-def run(config: Sections, bootstrap: Path | None = None) -> None:
-    """Learn until SIGTERM or SIGINT, then apply what is pending and leave. The file `bootstrap` comes first, if named.
+def run(config: Sections, bootstrap: str = "") -> None:
+    """Learn until SIGTERM or SIGINT, then apply what is pending and leave.
+
+    bootstrap: past events to learn first, a file or a range of a topic; see `open_history`.
 
     Waits with back-off for a store or broker that is away. Raises SpecConflict, StoreMisconfigured,
     StreamMisconfigured, OffsetsRefused: those need a person.
@@ -59,8 +60,10 @@ def run(config: Sections, bootstrap: Path | None = None) -> None:
     if config.trainer.metrics_port:
         metrics.serve(config.trainer.metrics_host, config.trainer.metrics_port)
     store = _await_store(config.redis, stop)
-    if bootstrap is not None and store is not None:
-        learn_history(store, bootstrap, config.model, config.trainer, config.ingest, metrics, stop.is_set)
+    if bootstrap and store is not None:
+        history = open_history(bootstrap, config.kafka, config.ingest, stop.is_set)
+        if history is not None:
+            learn_history(store, history, config.model, config.trainer, metrics, stop.is_set)
     stream = _await_stream(config, metrics, stop)
     if store is not None and stream is not None:
         metrics.progress_age.set_function(lambda: stream.progress_age_s)

@@ -14,11 +14,6 @@ from ingest.settings import KafkaSettings
 from tests.brokers import kafka_stack
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """kafka-python leaves the sockets of failed connections to the garbage collector, which runs when it likes."""
-    config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
-
-
 def start_broker(folder: Path, port: int = 0) -> tuple[str, Callable[[], None]]:
     """Apache Kafka with its data under `folder`, on `port` if given: (bootstrap servers, a function that kills it)."""
     stack = kafka_stack(folder, port)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import random
 import socket
 import threading
@@ -44,13 +43,6 @@ def producing(kafka: KafkaSettings) -> Iterator[EventProducer]:
     with EventProducer(kafka) as producer:
         yield producer
         producer.flush()
-
-
-@pytest.fixture(autouse=True)
-def _collected() -> Iterator[None]:
-    """Sockets that kafka-python forgot are collected here, not in another test."""
-    yield
-    gc.collect()
 
 
 def events(n: int, start: int = 0) -> list[Event]:

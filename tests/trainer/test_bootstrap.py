@@ -45,8 +45,8 @@ def counts(store: MemoryStore) -> dict[int, int]:
 def learn(store: MemoryStore, path: Path, stop_after: int = 10**6) -> bool:
     turns = itertools.count()
     return learn_history(
-        store, path, MODEL, settings_of(), SMALL, Metrics(), lambda: next(turns) > stop_after
-    )  # fmt: skip
+        store, HistoryFile(path, SMALL), MODEL, settings_of(), Metrics(), lambda: next(turns) > stop_after
+    )
 
 
 def test_killed_at_any_moment_every_event_counts_once_and_the_live_stream_follows(faults, tmp_path):  # noqa: F811
