@@ -117,6 +117,10 @@ class HistoryTopic:
         """See `EventSource`."""
         self._source.dead_letter(batch, rows, reason)
 
+    def quarantine(self, batch: MicroBatch, reason: str) -> None:
+        """See `EventSource`."""
+        self._source.quarantine(batch, reason)
+
     def flush_dead_letters(self) -> None:
         """See `EventSource`."""
         self._source.flush_dead_letters()

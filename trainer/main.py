@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from pathlib import Path
 from typing import Protocol
 
 from embedding_store.contract import EmbeddingStore

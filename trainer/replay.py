@@ -25,7 +25,8 @@ class Replayed:
 class ReplayBuffer:
     """At most `capacity` positives, every one so far equally likely to be kept (Vitter 1985, algorithm R).
 
-    Local to a worker and lost with it: replays only sharpen gradients, nothing exact depends on them.
+    Local to a worker; one that begins anew fills it from the store (`trainer.replay_restore`). Replays only sharpen
+    gradients, nothing exact depends on them.
     """
 
     def __init__(self, capacity: int, history_length: int, rng: np.random.Generator) -> None:
@@ -39,6 +40,15 @@ class ReplayBuffer:
     def clear(self) -> None:
         """Forget all: the stream is rewound, and what came after may be left out of it now."""
         self._seen = self._size = 0
+
+    @property
+    def capacity(self) -> int:
+        """The most it keeps."""
+        return self._capacity
+
+    def passed_over(self, n: int) -> None:
+        """As many more were there as were offered: what is offered later has so much less of a chance."""
+        self._seen += n
 
     def __len__(self) -> int:
         return self._size

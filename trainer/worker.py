@@ -32,6 +32,7 @@ from trainer.pending import Clocks, Pending
 from trainer.prequential import Prequential, Tests
 from trainer.progress import Progress
 from trainer.replay import ReplayBuffer
+from trainer.replay_restore import fill
 from trainer.settings import TrainerSettings
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class Worker:
     ) -> None:
         """observe: is told of all tests before their events are learned. rewind: what policy `rollback` does."""
         self._store, self._stream, self._settings, self._metrics = store, stream, settings, metrics
-        rng = np.random.default_rng(settings.seed)
+        self._rng = rng = np.random.default_rng(settings.seed)
         self._tables = tuple(model.tables())
         self._model, self._published = model, False
         check_deltas(model, settings)
@@ -237,6 +238,8 @@ class Worker:
                 self._guarded.forget()
             self._rolled_back = False
         self._generation = generation
+        if self._settings.replay and not len(self._replay):
+            self._remember()
         self._exclude()  # after the generation, before which they are published
         self._progress.take(owned)
         self._dense.read()
@@ -260,6 +263,13 @@ class Worker:
             self._going_on()
         if time.monotonic() - self._checked_s > self._settings.reconcile_every_s:
             self._check()
+
+    def _remember(self) -> None:
+        """The past to be replayed is the store's: after a restart, and after a rewind."""
+        started = time.perf_counter()
+        n = fill(self._replay, self._store, self._model.history_length, self._rng)
+        if n:
+            log.info("%d past positives to replay, read in %.1f s", len(self._replay), time.perf_counter() - started)
 
     def _exclude(self) -> None:
         ranges = self._store.excluded()
