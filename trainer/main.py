@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
+import socket
 import threading
 from pathlib import Path
 from typing import Protocol
@@ -22,6 +24,7 @@ from trainer.metrics import Metrics
 from trainer.offsets import OffsetPolicy
 from trainer.rewind import SnapshotRewind
 from trainer.settings import TrainerSettings
+from trainer.tensorboard import TensorBoard
 from trainer.warm_up import warm_up
 from trainer.worker import Worker
 
@@ -57,7 +60,7 @@ def run(config: Sections, bootstrap: str = "") -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     warm_up(config.model, config.trainer, config.ingest)
-    metrics = Metrics()
+    metrics = Metrics(_board(config.trainer))
     if config.trainer.metrics_port:
         metrics.serve(config.trainer.metrics_host, config.trainer.metrics_port)
     store = _await_store(config.redis, stop)
@@ -80,6 +83,11 @@ def run(config: Sections, bootstrap: str = "") -> None:
         finally:
             stream.close()
             store.close()
+
+
+def _board(settings: TrainerSettings) -> TensorBoard | None:
+    worker = settings.instance or f"{socket.gethostname()}-{os.getpid()}"
+    return TensorBoard(settings.tensorboard_dir, worker) if settings.tensorboard_dir else None
 
 
 def _await_store(settings: RedisSettings, stop: threading.Event) -> EmbeddingStore | None:

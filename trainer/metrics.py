@@ -10,6 +10,7 @@ from ingest.columns import MicroBatch
 from trainer.learner import Step
 from trainer.offsets import Finding
 from trainer.prequential import Prequential
+from trainer.tensorboard import TensorBoard
 
 _LATENCIES_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _EVENTS = (0, 100, 300, 1e3, 3e3, 1e4, 3e4, 1e5, 3e5, 1e6)
@@ -18,7 +19,9 @@ _EVENTS = (0, 100, 300, 1e3, 3e3, 1e4, 3e4, 1e5, 3e5, 1e6)
 class Metrics:
     """Counters of one worker, in a registry of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, board: TensorBoard | None = None) -> None:
+        """board: is told the same at every flush."""
+        self._board, self._learned, self._loss = board, 0, 0.0
         self.registry = r = CollectorRegistry()
         self.events = Counter(
             "towline_trainer_events", "usable events learned, replays after a restart included", registry=r
@@ -153,10 +156,12 @@ class Metrics:
     def took(self, batch: MicroBatch) -> None:
         self.batches.inc()
         self.events.inc(len(batch.events))
+        self._learned += len(batch.events)
         self.dead_letters.inc(batch.dead_letters)
 
     def learned(self, step: Step) -> None:
         self.loss.set(step.loss)
+        self._loss = step.loss
 
     def quarantines(self, kind: str) -> None:
         """A micro-batch was quarantined."""
@@ -188,3 +193,5 @@ class Metrics:
             self.calibration.set(labels.calibration)
         self.ndcg.set(prequential.ndcg)
         self.reciprocal_rank.set(prequential.reciprocal_ranks)
+        if self._board is not None:
+            self._board.write(prequential, self._loss, self._learned)

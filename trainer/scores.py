@@ -19,8 +19,9 @@ class Score:
         self._k, self._window = k, window
         self.tests = self.hits = 0
         self.ndcg = self.reciprocal_ranks = 0.0  # sums
-        self._last = np.zeros(window, np.bool_)
-        self._faded_hits = self._faded_tests = 0.0
+        self._last = np.full(window, np.inf)  # ranks
+        self._faded = np.zeros(3)  # of hits, gains and reciprocal ranks
+        self._faded_tests = 0.0
 
     def add(self, ranks: F64) -> None:
         """Take in tests (m,), oldest first."""
@@ -30,9 +31,9 @@ class Score:
         hits = ranks <= self._k
         ages = np.exp(-np.arange(m - 1, -1, -1) / self._window)
         left = math.exp(-m / self._window)
-        self._faded_hits = left * self._faded_hits + float((ages * hits).sum())
+        self._faded = left * self._faded + (ages * self._values(ranks)).sum(axis=1)
         self._faded_tests = left * self._faded_tests + float(ages.sum())
-        newest = hits[-self._window :]
+        newest = ranks[-self._window :]
         self._last[(self.tests + m - len(newest) + np.arange(len(newest))) % self._window] = newest
         self.tests += m
         self.hits += int(hits.sum())
@@ -47,13 +48,30 @@ class Score:
     @property
     def recent(self) -> float:
         """HR@k of the last `window` tests."""
-        n = min(self.tests, self._window)
-        return float(self._last[:n].mean()) if n else math.nan
+        return self.recent_figures()[0]
 
     @property
     def faded(self) -> float:
         """HR@k with weights that fall exponentially with age (Gama, Sebastião, Rodrigues 2013, §4)."""
-        return self._faded_hits / self._faded_tests if self._faded_tests else math.nan
+        return self.faded_figures()[0]
+
+    def recent_figures(self) -> tuple[float, float, float]:
+        """(HR@k, NDCG@k, MRR) of the last `window` tests."""
+        n = min(self.tests, self._window)
+        return self._means(self._values(self._last[:n]).sum(axis=1), n)
+
+    def faded_figures(self) -> tuple[float, float, float]:
+        """(HR@k, NDCG@k, MRR), faded."""
+        return self._means(self._faded, self._faded_tests)
+
+    def _values(self, ranks: F64) -> F64:
+        """(3, m) hit, gain and reciprocal rank of each test."""
+        hits = ranks <= self._k
+        return np.stack([hits.astype(np.float64), np.where(hits, 1.0 / np.log2(1.0 + ranks), 0.0), 1.0 / ranks])
+
+    @staticmethod
+    def _means(sums: F64, n: float) -> tuple[float, float, float]:
+        return (float(sums[0] / n), float(sums[1] / n), float(sums[2] / n)) if n else (math.nan,) * 3
 
 
 class Paired:

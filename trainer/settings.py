@@ -103,6 +103,9 @@ class TrainerSettings(BaseModel):
         description="static group membership id of this worker, unique in the group: back within the session time-out, "
         "it has its partitions again without a rebalance; empty: a member like any other",
     )
+    tensorboard_dir: str = Field(
+        "", description="folder where live metrics are written for TensorBoard, a sub-folder per worker; empty: nowhere"
+    )
     metrics_host: str = "127.0.0.1"
     metrics_port: int = Field(0, ge=0, le=65535, description="Prometheus metrics of this worker; 0 for none")
 
