@@ -181,6 +181,7 @@ class Worker:
         if not owned:
             raise AssignmentLost("no partition is left")
         self._progress.change(owned)
+        self._metrics.partitions.set(len(owned))
         self._metrics.handed_over.observe(time.perf_counter() - started)
 
     def _declare(self) -> None:

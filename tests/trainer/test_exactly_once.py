@@ -389,6 +389,18 @@ def test_partitions_that_stay_go_on_when_others_are_taken_and_given(faults, mode
     assert sample("towline_trainer_handover_seconds_count") == 2
 
 
+def test_the_gauge_of_partitions_follows_a_hand_over():
+    messages, _ = topic(random.Random(15), 3, 4)
+    source, metrics = source_of(messages), Metrics()
+    worker = Worker(MemoryStore(), source, MODEL, settings_of(), metrics)
+    seen = []
+    for number in (3, 1, 2):
+        source.change(frozenset(sorted(messages)[:number]))
+        worker.step()
+        seen.append(metrics.registry.get_sample_value("towline_trainer_partitions"))
+    assert seen == [3, 1, 2]
+
+
 def test_a_hand_over_that_comes_too_late_starts_over(faults):
     """A zombie: another worker has what was taken before it is let go."""
     messages, clicks = topic(random.Random(16), 2, 40)

@@ -7,12 +7,12 @@ int access_block(const struct table *t, int64_t n, const any_u64 *keys, int64_t 
     int block = block_of(n, from), next = from + block < n ? block_of(n, from + block) : 0;
     if (from == 0)
         for (int i = 0; i < block; i++)
-            index_prefetch(&t->index, mix_place(keys[i], t->salt));
+            index_prefetch_recent(&t->index, mix_place(keys[i], t->salt));
     keys += from;
     for (int i = 0; i < next; i++)
-        index_prefetch(&t->index, mix_place(keys[block + i], t->salt));
+        index_prefetch_recent(&t->index, mix_place(keys[block + i], t->salt));
     for (int i = 0; i < block; i++)
-        found[i] = access_find(t, keys[i]);
+        found[i] = index_find_recent(&t->index, mix_place(keys[i], t->salt));
     return block;
 }
 

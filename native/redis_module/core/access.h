@@ -94,8 +94,8 @@ static inline int block_of(int64_t n, int64_t from)
     return (int)(n - from < TABLE_BLOCK ? n - from : TABLE_BLOCK);
 }
 
-/* Into the second cache: a block's rows and what is made of them don't fit the first. */
-static inline void prefetch_lines(const void *at, size_t from, size_t to)
+/* Into the second cache: two blocks' rows and what is made of them don't fit the first. */
+PREFETCHING void prefetch_lines(const void *at, size_t from, size_t to)
 {
     for (size_t b = from; b < to; b += ACCESS_LINE)
         __builtin_prefetch((const char *)at + b, 0, 2);
@@ -108,7 +108,8 @@ static inline handle access_find(const struct table *t, uint64_t key)
 }
 
 /* Handles of the block of n keys that begins at `from`, 0 where there is nothing. Returns the block's length; the slots of
- * the next block are then on their way. No row is read. O(1) a key expected.
+ * the next block are then on their way. No row is read; what was found lately is not looked up in the index again. O(1) a
+ * key expected.
  */
 int access_block(const struct table *t, int64_t n, const any_u64 *keys, int64_t from, handle *found);
 

@@ -153,6 +153,14 @@ static void sort_appends(struct call *c, uint32_t *spare)
     }
 }
 
+/* Begins to fetch the rows that the block of keys from `from` on will change. */
+PREFETCHING void prefetch_block(const struct call *c, int64_t from, size_t bytes)
+{
+    for (int64_t i = from; i < c->n && i < from + TABLE_BLOCK; i++)
+        if (c->plans[i].flags & PLAN_WRITTEN && c->plans[i].before == STANDING_ROW)
+            prefetch_lines(row_at(c->table, c->plans[i].old), 0, bytes);
+}
+
 void carry_out(struct call *c, const struct decay_sums *sums)
 {
     float clipped[ROW_MAX_DIM];
@@ -161,14 +169,11 @@ void carry_out(struct call *c, const struct decay_sums *sums)
     const unsigned char *id = c->flush->ids;
     if (c->append_bounds)
         sort_appends(c, c->append_spare);
+    prefetch_block(c, 0, bytes);
     for (int64_t from = 0; from < c->n; from += TABLE_BLOCK) {
         int n = block_of(c->n, from);
         double faded[TABLE_BLOCK] = {0};
-        for (int k = 0; k < n; k++) {
-            const struct plan *p = &c->plans[from + k];
-            if (p->flags & PLAN_WRITTEN && p->before == STANDING_ROW)
-                prefetch_lines(row_at(t, p->old), 0, bytes);
-        }
+        prefetch_block(c, from + TABLE_BLOCK, bytes); /* all at once: between computations few would be under way */
         for (int k = 0; k < n; k++) {
             struct plan *p = &c->plans[from + k];
             if (c->later && p->flags & PLAN_KNOWN && call_other(c, row_at(t, p->old), from + k, id)) {

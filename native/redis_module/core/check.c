@@ -49,27 +49,38 @@ static const char *check_index(const struct table *t, uint64_t *standings, struc
     uint64_t used = 0;
     const struct index *x = &t->index;
     for (size_t k = 0; k < (size_t)1 << x->depth; k++) {
-        const struct index_segment *segment = x->directory[k];
-        uint32_t low = (1u << segment->depth) - 1, n = 0;
-        if (segment->depth > x->depth || segment != x->directory[k & low])
+        struct index_segment *segment = x->directory[k];
+        uint32_t depth = *index_segment_depth(segment), low = (1u << depth) - 1, n = 0;
+        if (depth > x->depth || segment != x->directory[k & low])
             return "the directory does not agree with a segment's depth";
         if (k > low)
             continue;
-        for (uint32_t s = 0; s < INDEX_SLOTS; s++) {
-            handle h = segment->slots[s].handle;
+        for (uint32_t s = 0; s < INDEX_BUCKETS * INDEX_SLOTS; s++) {
+            const struct index_bucket *bucket = &segment->buckets[s / INDEX_SLOTS];
+            handle h = bucket->handles[s % INDEX_SLOTS];
+            uint64_t place = bucket->places[s % INDEX_SLOTS];
+            if (!h && place)
+                return "an empty slot is not all zeros";
             if (!h)
                 continue;
-            if ((segment->slots[s].place & low) != k)
+            if (s % INDEX_SLOTS && !bucket->handles[s % INDEX_SLOTS - 1])
+                return "a slot in use comes after an empty one";
+            if ((place & low) != k)
                 return "a key is in a segment of other keys";
+            if (index_find(x, place) != h)
+                return "a key is not where probing finds it";
             const char *wrong = check_object(t, h, standings, tally);
             if (wrong)
                 return wrong;
             n++;
         }
-        if (n != segment->used || n > INDEX_FULL)
+        if (n != *index_segment_used(segment) || n > INDEX_FULL)
             return "a segment's count is not what it holds";
         used += n;
     }
+    for (uint32_t k = 0; x->recent && k < 1u << x->recent_bits; k++)
+        if (x->recent[k].handle && index_find(x, x->recent[k].place) != x->recent[k].handle)
+            return "what was found lately is not what the index has";
     return used == x->used ? NULL : "the index's count is not what its segments hold";
 }
 

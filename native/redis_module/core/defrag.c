@@ -57,7 +57,7 @@ static void move_chunk_unit(const struct mover *m, struct table *t, uint32_t chu
 /* A segment of depth d stands at every entry that agrees in d bits; it is moved at the lowest. */
 static void move_segment(const struct mover *m, struct index *x, size_t entry)
 {
-    size_t step = (size_t)1 << x->directory[entry]->depth, length = (size_t)1 << x->depth;
+    size_t step = (size_t)1 << *index_segment_depth(x->directory[entry]), length = (size_t)1 << x->depth;
     if (entry >= step)
         return;
     struct index_segment *segment = moved(m, x->directory[entry], sizeof *segment);
@@ -71,6 +71,7 @@ static void move_rest(const struct mover *m, struct shard *s)
     struct index *x = &s->table.index;
     slab->chunks = moved(m, slab->chunks, slab->capacity * sizeof *slab->chunks);
     x->directory = moved(m, x->directory, ((size_t)1 << x->depth) * sizeof *x->directory);
+    x->recent = moved(m, x->recent, index_recent_bytes(x));
     s->feed.ring = moved(m, s->feed.ring, FEED_ENTRIES * sizeof *s->feed.ring);
     for (uint32_t k = 0; k < s->feed.length; k++) {
         struct feed_entry *entry = &s->feed.ring[(s->feed.first + k) % FEED_ENTRIES];

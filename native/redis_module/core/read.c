@@ -169,6 +169,20 @@ static void put_row(const struct shard *s, struct row *row, uint32_t flags, stru
         put(&c->ids, extra->bytes, extra_id_length(extra));
 }
 
+/* Begins to fetch `bytes` of each row of the block of n keys that begins at `from`, if there is one. Fills in its handles,
+ * unless they are `found`.
+ */
+PREFETCHING void prefetch_block(const struct table *t, int64_t n, const any_u64 *keys, int64_t from, bool found,
+                                handle *handles, size_t bytes)
+{
+    if (from >= n)
+        return;
+    int block = found ? block_of(n, from) : access_block(t, n, keys, from, handles + from);
+    for (int k = 0; k < block; k++)
+        if (handles[from + k] && is_row(t, handles[from + k]))
+            prefetch_lines(row_at(t, handles[from + k]), 0, bytes);
+}
+
 void shard_rows_write(const struct shard *s, int64_t n, const any_u64 *keys, uint32_t flags, handle *handles,
                       unsigned char *out)
 {
@@ -177,11 +191,11 @@ void shard_rows_write(const struct shard *s, int64_t n, const any_u64 *keys, uin
     const unsigned char *tails = c.places;
     struct missed missed = {-1, s->meta.clock / s->spec.step_events, 1.0, 0.0};
     size_t bytes = row_bytes(flags & ROWS_STATE || t->bodies ? t->values : t->dim);
+    bool found = is_ragged(s, flags);
+    prefetch_block(t, n, keys, 0, found, handles, bytes);
     for (int64_t from = 0; from < n; from += TABLE_BLOCK) {
-        int block = is_ragged(s, flags) ? block_of(n, from) : access_block(t, n, keys, from, handles + from);
-        for (int k = 0; k < block; k++)
-            if (handles[from + k] && is_row(t, handles[from + k]))
-                prefetch_lines(row_at(t, handles[from + k]), 0, bytes);
+        int block = block_of(n, from);
+        prefetch_block(t, n, keys, from + TABLE_BLOCK, found, handles, bytes);
         for (int k = 0; k < block; k++) {
             handle h = handles[from + k];
             uint64_t key = keys[from + k];

@@ -40,11 +40,11 @@ static void close_bodies(struct table *t)
 {
     const struct index *x = &t->index;
     for (size_t k = 0; k < (size_t)1 << x->depth; k++) {
-        const struct index_segment *segment = x->directory[k];
-        if (k > (size_t)((1u << segment->depth) - 1))
+        struct index_segment *segment = x->directory[k];
+        if (k > (size_t)((1u << *index_segment_depth(segment)) - 1))
             continue;
-        for (uint32_t s = 0; s < INDEX_SLOTS; s++) {
-            handle h = segment->slots[s].handle;
+        for (uint32_t s = 0; s < INDEX_BUCKETS * INDEX_SLOTS; s++) {
+            handle h = segment->buckets[s / INDEX_SLOTS].handles[s % INDEX_SLOTS];
             if (h && is_row(t, h))
                 allocator_give(t->allocator, body_of(row_at(t, h))->bytes, body_of(row_at(t, h))->capacity);
         }
