@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import signal
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.machine import facts
+from benchmarks.machine import cpu_s, facts
 from embedding_store.contract import EmbeddingStore
 from embedding_store.errors import UnknownTable
 from embedding_store.open import open_store
@@ -143,7 +142,7 @@ def _measured(
     while any(_metrics(p).get("towline_trainer_partitions", 0) != 2 for p in ports) or _clock(store) < 0:
         _check(started, deadline)
         pace.wait(LOOK_EVERY_S)
-    cpu_s = sum(map(_cpu_s, started))
+    used_s = sum(cpu_s(record.pid) for record in started)
     replay.start()
     first_s = last_s = 0.0
     applied = 0
@@ -157,7 +156,7 @@ def _measured(
             applied, last_s = clock, time.monotonic()
             first_s = first_s or last_s
         pace.wait(LOOK_EVERY_S)
-    cpu_s = sum(map(_cpu_s, started)) - cpu_s
+    used_s = sum(cpu_s(record.pid) for record in started) - used_s
     seen = list(map(_metrics, ports))
 
     def total(name: str) -> float:
@@ -171,7 +170,7 @@ def _measured(
         apply_every=config.trainer.apply_every,
         dense_sync_every=config.trainer.dense_sync_every,
         events_per_s=round(applied / max(LOOK_EVERY_S, last_s - first_s), 1),
-        cpu_us_per_event=round(1e6 * cpu_s / max(1, applied), 1),
+        cpu_us_per_event=round(1e6 * used_s / max(1, applied), 1),
         hr10=round(total("towline_prequential_hits{model}") / max(1.0, tests), 4),
         tests=int(tests),
         staleness_mean_events=round(total("towline_trainer_staleness_events_sum") / max(1.0, read), 1),
@@ -203,12 +202,6 @@ def _metrics(port: int) -> dict[str, float]:
         return {}
     samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
     return {f"{s.name}{{{r}}}" if (r := s.labels.get("ranking")) else s.name: float(s.value) for s in samples}
-
-
-def _cpu_s(record: process.ProcessRecord) -> float:
-    """User and system seconds of a process so far."""
-    fields = Path(f"/proc/{record.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _ports(n: int) -> int:

@@ -25,3 +25,9 @@ def facts() -> dict[str, object]:
         "load_1min": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
     }
+
+
+def cpu_s(pid: int) -> float:
+    """User and system seconds so far of a process and of its children that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from embedding_store.contract import F32, I64, ORDER, U32, U64, Flush, Mode, Orders, OwnEvents
 from embedding_store.orders import NO_TIME, ranked
 from embedding_store.spec import TableSpec
+from native.grouping import grouped
 from native.mixing import partition
 from native.ragged import Ragged, concatenate
 
@@ -116,8 +117,8 @@ class _Followers:
 
     def __init__(self, rows: I64, place: I64, starts: I64) -> None:
         self._place, self._starts = place[rows], starts
-        self._order = np.argsort(self._place, kind="stable")
-        self._bounds = np.searchsorted(self._place[self._order], starts)
+        self._order, bounds = grouped(self._place, len(place))
+        self._bounds = bounds[starts]
 
     def of(self, shard: int) -> tuple[I64, I64]:
         """(which of them go to the shard, their rows there)."""

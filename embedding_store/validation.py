@@ -29,7 +29,9 @@ from embedding_store.contract import (
 )
 from embedding_store.errors import BadRequest
 from embedding_store.spec import TableSpec
+from native.bounds import within
 from native.identity import MAX_ID_BYTES
+from native.key_index import unique
 from native.ragged import Ragged
 
 MAX_KEYS = 1_000_000
@@ -195,13 +197,12 @@ def _with_gradients(spec: TableSpec, flush: Flush, n: int) -> Flush:
             f"table '{spec.name}' holds {spec.dim}-d float32 rows: gradients of {n} keys must be float32 "
             f"({n}, {spec.dim}), got {gradients.dtype} {gradients.shape}"
         )
-    if n:
+    if not within(gradients, MAX_GRADIENT):
         largest = max(gradients.max(), -gradients.min())  # NaN goes through both
-        if not largest <= MAX_GRADIENT:
-            raise BadRequest(
-                f"table '{spec.name}': gradients must be finite and at most {MAX_GRADIENT:g} in magnitude, "
-                f"got {largest}; clip them, or quarantine the range and send zeros"
-            )
+        raise BadRequest(
+            f"table '{spec.name}': gradients must be finite and at most {MAX_GRADIENT:g} in magnitude, "
+            f"got {largest}; clip them, or quarantine the range and send zeros"
+        )
     return replace(flush, gradients=gradients, state_deltas=_checked_state_deltas(spec, flush, n))
 
 
@@ -300,13 +301,14 @@ def _check_positives(spec: TableSpec, name: str, positives: F32) -> None:
 
 
 def _check_unique(spec: TableSpec, keys: U64) -> None:
+    if unique(keys, np.empty_like(keys), np.empty(len(keys), np.int64)) == len(keys):
+        return
     ordered = np.sort(keys)
     repeats = ordered[1:][ordered[1:] == ordered[:-1]]
-    if len(repeats):
-        raise BadRequest(
-            f"table '{spec.name}': {len(repeats)} duplicate keys in a flush, {int(repeats[0])} for one; "
-            "sum counts and gradients per key first"
-        )
+    raise BadRequest(
+        f"table '{spec.name}': {len(repeats)} duplicate keys in a flush, {int(repeats[0])} for one; "
+        "sum counts and gradients per key first"
+    )
 
 
 def _checked_ids(spec: TableSpec, ids: Ragged, n: int) -> Ragged:

@@ -5,6 +5,7 @@ installed there is no TensorFlow.
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
 import threading
@@ -12,6 +13,11 @@ from collections.abc import Callable
 from importlib.metadata import version as distribution_version
 from pathlib import Path
 from typing import Annotated, Any
+
+# Read when NumPy is loaded. Products here are of a group, or of a few users: helpers of BLAS spin longer than they
+# help, and took a quarter of a trainer's processor time.
+for _name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
 
 import typer
 from rich.console import Console

@@ -7,37 +7,32 @@ where the last one stopped; `position` is the consumer's, past everything fetche
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
 
-class Record(Protocol):
-    """What is read of a Kafka record."""
+from ingest.fetched import Fetched
+from native.kafka_records import fit
 
-    @property
-    def offset(self) -> int: ...
-    @property
-    def timestamp(self) -> int: ...
-    @property
-    def key(self) -> bytes | None: ...
-    @property
-    def value(self) -> bytes | None: ...
+I64 = npt.NDArray[np.int64]
 
 
 class _Waiting:
     """One partition."""
 
-    __slots__ = ("position", "records", "start")
+    __slots__ = ("chunks", "events", "position", "start")
 
     def __init__(self, offset: int) -> None:
         self.start = offset
         self.position = offset
-        self.records: list[Record] = []
+        self.chunks: list[tuple[Fetched, I64]] = []  # none without a record; events of each record, about
+        self.events = 0  # in all of them, about
 
 
 class Backlog:
-    """All partitions. `count` says about how many events a record value holds."""
+    """All partitions. `count` says about how many events each record holds, (n,)."""
 
-    def __init__(self, count: Callable[[bytes], int]) -> None:
+    def __init__(self, count: Callable[[Fetched], I64]) -> None:
         self._count = count
         self._waiting: dict[int, _Waiting] = {}
         self._turn = 0
@@ -62,15 +57,19 @@ class Backlog:
         return self._waiting[number].position
 
     def waiting(self, number: int) -> int:
-        """Records of the partition that wait."""
-        return len(self._waiting[number].records)
+        """Events of the partition that wait, about."""
+        return self._waiting[number].events
 
-    def add(self, number: int, records: Sequence[Record], position: int) -> bool:
+    def add(self, number: int, chunks: Sequence[Fetched], position: int) -> bool:
         """Records fetched next, and the consumer's position after them. False, and no change, if it jumped back."""
         waiting = self._waiting[number]
-        if position < waiting.position or (records and records[0].offset < waiting.position):
+        chunks = [chunk for chunk in chunks if len(chunk)]
+        if position < waiting.position or (chunks and chunks[0].offset[0] < waiting.position):
             return False
-        waiting.records.extend(records)
+        for chunk in chunks:
+            events = np.where(chunk.value_size < 0, 1, self._count(chunk))
+            waiting.chunks.append((chunk, events))
+            waiting.events += int(events.sum())
         waiting.position = position
         return True
 
@@ -80,20 +79,17 @@ class Backlog:
         if numbers:  # a busy partition must not starve those behind it
             self._turn = (self._turn + 1) % len(numbers)
             numbers = numbers[self._turn :] + numbers[: self._turn]
-        return Cut({n: self._waiting[n] for n in numbers}, self._count, limit, stop_at)
+        return Cut({n: self._waiting[n] for n in numbers}, limit, stop_at)
 
 
 class Cut:
     """A micro-batch being gathered. Nothing leaves the backlog before `take`; dropping the cut changes nothing."""
 
-    def __init__(
-        self, waiting: dict[int, _Waiting], count: Callable[[bytes], int], limit: int, stop_at: Mapping[int, int]
-    ) -> None:
+    def __init__(self, waiting: dict[int, _Waiting], limit: int, stop_at: Mapping[int, int]) -> None:
         self._waiting = waiting
-        self._count = count
         self._limit = limit
         self._stop_at = stop_at
-        self._taken = dict.fromkeys(waiting, 0)
+        self._taken = dict.fromkeys(waiting, (0, 0))  # (whole chunks, records of the one behind them)
         self.events = 0  # about
         self.closed = False
 
@@ -105,20 +101,19 @@ class Cut:
             self._fill_from(number, waiting)
 
     def _fill_from(self, number: int, waiting: _Waiting) -> None:
-        stop = self._stop_at.get(number)
-        for record in waiting.records[self._taken[number] :]:
-            if stop is not None and record.offset >= stop:
-                return
-            n = 1 if record.value is None else self._count(record.value)
-            if self.events and self.events + n > self._limit:
-                self.closed = True
-                return
-            self.events += n
-            self._taken[number] += 1
-            # whether its key is a good one or not: a null value ends the batch, so that forgetting keeps its place
-            if self.events >= self._limit or record.value is None:
-                self.closed = True
-                return
+        stop = self._stop_at.get(number, -1)
+        whole, part = self._taken[number]
+        while whole < len(waiting.chunks) and not self.closed:
+            chunk, events = waiting.chunks[whole]
+            # a null value ends the batch, whether its key is a good one or not: so forgetting keeps its place
+            n, self.events, self.closed = fit(
+                chunk.offset, chunk.value_size, events, part, stop, self.events, self._limit
+            )
+            part += n
+            if part < len(chunk):
+                break
+            whole, part = whole + 1, 0
+        self._taken[number] = whole, part
 
     def wants(self, number: int) -> bool:
         """Whether more of the partition could go in: not paused, and not at its stop."""
@@ -132,23 +127,29 @@ class Cut:
         """Whether nothing that may still be fetched could go in."""
         return self.closed or not any(self.wants(number) for number in self._waiting)
 
-    def take(self) -> tuple[list[tuple[int, Sequence[Record]]], dict[int, tuple[int, int]]]:
+    def take(self) -> tuple[list[tuple[int, Sequence[Fetched]]], dict[int, tuple[int, int]]]:
         """Remove the batch: its records by partition, in ascending order, and the range [start, stop) of each.
 
         The stop is the next record's offset if one waits, else the position; never past `stop_at`. A range may hold no
         record at all: markers and aborted transactions.
         """
-        records: list[tuple[int, Sequence[Record]]] = []
+        taken: list[tuple[int, Sequence[Fetched]]] = []
         ranges = {}
         for number in sorted(self._waiting):
-            waiting, taken = self._waiting[number], self._taken[number]
-            stop = waiting.records[taken].offset if taken < len(waiting.records) else waiting.position
+            waiting, (whole, part) = self._waiting[number], self._taken[number]
+            stop = int(waiting.chunks[whole][0].offset[part]) if whole < len(waiting.chunks) else waiting.position
             stop = min(stop, self._stop_at.get(number, stop))
             if stop <= waiting.start:
                 continue
             ranges[number] = (waiting.start, stop)
-            if taken:
-                records.append((number, waiting.records[:taken]))
-                del waiting.records[:taken]
+            chunks = waiting.chunks[:whole]
+            del waiting.chunks[:whole]
+            if part:
+                chunk, events = waiting.chunks[0]
+                chunks.append((chunk.part(0, part), events[:part]))
+                waiting.chunks[0] = chunk.part(part, len(chunk)), events[part:]
+            if chunks:
+                taken.append((number, [chunk for chunk, _ in chunks]))
+                waiting.events -= sum(int(events.sum()) for _, events in chunks)
             waiting.start = stop
-        return records, ranges
+        return taken, ranges

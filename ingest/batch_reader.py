@@ -8,13 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from ingest import codecs
-from ingest.backlog import Record
 from ingest.codecs import Records
 from ingest.columns import MAX_LINES, Events, MicroBatch, Partition, Tombstones
 from ingest.dead_letters import DeadLetter
 from ingest.door import shown
+from ingest.fetched import Fetched, Values
 from ingest.settings import IngestSettings
 from native.crossings import count_crossings
 from native.identity import key_and_check
@@ -47,38 +48,29 @@ class BatchReader:
         self._seen_partitions = np.full(_USERS_REMEMBERED, 0xFFFFFFFF, np.uint32)
         self.counters = ReadCounters()
 
-    def count(self, value: bytes) -> int:
-        """About how many events a record holds."""
-        return self._codec.count(value)
+    def count(self, fetched: Fetched) -> npt.NDArray[np.int64]:
+        """(n,) about how many events each record holds."""
+        return self._codec.count(fetched)
 
     def read(
         self,
-        taken: Sequence[tuple[int, Sequence[Record]]],
+        taken: Sequence[tuple[int, Sequence[Fetched]]],
         ranges: Mapping[Partition, tuple[int, int]],
         now_ms: int,
     ) -> MicroBatch:
         """The micro-batch of those ranges; `taken` holds their records by partition number, in order."""
-        numbers, offsets, times, values = [], [], [], []
         forget: dict[bytes, list[tuple[int, int, int, int, int]]] = {kind: [] for kind in _FORGETTABLE}
         refused = 0
-        for number, records in taken:
-            self.counters.records += len(records)
-            for record in records:
-                if record.value is not None:
-                    numbers.append(number)
-                    offsets.append(record.offset)
-                    times.append(record.timestamp)
-                    values.append(record.value)
-                elif not self._read_tombstone(number, record, forget):
-                    refused += 1
-                    reason = (
-                        f"a null value with key {shown(record.key)}; to forget an id, send key user:<id> or item:<id>"
-                    )
-                    self._bury(DeadLetter(self._topic, number, record.offset, 0, "tombstone", reason, None))
-        columns = Records(np.array(numbers, np.uint32), np.array(offsets, np.int64), np.array(times, np.int64), values)
+        for number, chunks in taken:
+            for chunk in chunks:
+                self.counters.records += len(chunk)
+                for i in np.flatnonzero(chunk.value_size < 0).tolist():  # one at most: it ends the batch
+                    refused += not self._read_tombstone(number, chunk, i, forget)
+        columns = _records(taken)
         decoded = self._codec.decode(columns, now_ms)
+        numbers, offsets = columns.partition, columns.offset
         for refusal in decoded.refusals:
-            place = numbers[refusal.record], offsets[refusal.record], refusal.line
+            place = int(numbers[refusal.record]), int(offsets[refusal.record]), refusal.line
             self._bury(DeadLetter(self._topic, *place, refusal.kind, refusal.reason, refusal.value))
         self.counters.events += len(decoded.events)
         self.counters.events_with_unknown_fields += decoded.unknown_fields
@@ -113,13 +105,17 @@ class BatchReader:
             self._bury(DeadLetter(self._topic, partition.number, start, 0, "quarantined", reason, None, stop - 1))
 
     def _read_tombstone(
-        self, number: int, record: Record, forget: dict[bytes, list[tuple[int, int, int, int, int]]]
+        self, number: int, chunk: Fetched, i: int, forget: dict[bytes, list[tuple[int, int, int, int, int]]]
     ) -> bool:
-        kind, colon, identity = (record.key or b"").partition(b":")
+        """Whether record i of the chunk, which has a null value, says what is to be forgotten; a dead letter if not."""
+        key, offset = chunk.key(i), int(chunk.offset[i])
+        kind, colon, identity = (key or b"").partition(b":")
         if not colon or kind not in forget or not 1 <= len(identity) <= self._max_id_bytes:
+            reason = f"a null value with key {shown(key)}; to forget an id, send key user:<id> or item:<id>"
+            self._bury(DeadLetter(self._topic, number, offset, 0, "tombstone", reason, None))
             return False
-        time_ms = max(0, record.timestamp)  # -1: the topic's messages carry none
-        forget[kind].append((*key_and_check(identity), time_ms, record.offset * MAX_LINES, number))
+        time_ms = max(0, int(chunk.time_ms[i]))  # -1: the topic's messages carry none
+        forget[kind].append((*key_and_check(identity), time_ms, offset * MAX_LINES, number))
         return True
 
     def _watch_users(self, events: Events) -> None:
@@ -132,3 +128,17 @@ class BatchReader:
                 self._topic,
             )
         self.counters.users_on_two_partitions += found
+
+
+def _records(taken: Sequence[tuple[int, Sequence[Fetched]]]) -> Records:
+    """Records with values, in order."""
+    chunks = [chunk for _, some in taken for chunk in some]
+    numbers = [number for number, some in taken for _ in some]
+    valued = [chunk.value_size >= 0 for chunk in chunks]
+    none = np.zeros(0, np.int64)
+    return Records(
+        np.repeat(np.array(numbers, np.uint32), [int(some.sum()) for some in valued]),
+        np.concatenate([none, *(chunk.offset[some] for chunk, some in zip(chunks, valued, strict=True))]),
+        np.concatenate([none, *(chunk.time_ms[some] for chunk, some in zip(chunks, valued, strict=True))]),
+        Values.joined(chunks),
+    )

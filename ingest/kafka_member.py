@@ -29,9 +29,10 @@ from kafka.errors import (
 )
 from kafka.structs import OffsetAndMetadata
 
-from ingest.backlog import Record
 from ingest.contract import IngestError
+from ingest.fetched import Fetched
 from ingest.group_assignor import OwnersAssignor
+from ingest.kafka_batches import PartitionBatches
 from ingest.kafka_client import client_options, connect, topic_identity, translated
 from ingest.settings import KafkaSettings
 
@@ -90,6 +91,7 @@ class GroupMember:
         self._consumer = connect(KafkaConsumer, options, doing, settings)
         with translated(doing, settings):
             self._consumer.subscribe([settings.topic], listener=self._owned)
+        self._consumer._fetcher.PartitionRecords = PartitionBatches
         self._fetch_while_joining()
         self._await_metadata()
 
@@ -139,9 +141,10 @@ class GroupMember:
 
     def fetch(
         self, numbers: Collection[int], timeout_s: float, max_records: int
-    ) -> dict[int, tuple[Sequence[Record], int]]:
+    ) -> dict[int, tuple[Sequence[Fetched], int]]:
         """(records, position behind them) of exactly these partitions, waiting up to `timeout_s` for the first.
 
+        About max_records of them, but whole batches, and all that one answer of the broker held.
         The position may advance without records: markers and aborted ones. Partitions that a rebalance took meanwhile
         are left out. Raises NotOwned, PositionGone.
         After any error the positions are to be set anew: the client may have handed out records that were lost with it.

@@ -169,16 +169,19 @@ class KafkaSource:
         self._check_progress()
         wait_s = self._settings.batch_wait_ms / 1000
         stops = {partition.number: offset for partition, offset in stop_at.items()}
-        cut = self._backlog.cut(self._settings.batch_events, stops, self._paused)
+        enough = self._settings.batch_events
+        cut = self._backlog.cut(self._settings.most_events, stops, self._paused)
         cut.fill()
         begun = cut.events > 0
         deadline = time.monotonic() + (wait_s if begun else max(wait_s, _IDLE_S))
-        while not cut.finished:
-            left_s = deadline - time.monotonic()
-            if left_s <= 0 or self._changed:  # what was taken is to be handed over soon
+        while not cut.finished and not self._changed:  # what was taken is to be handed over soon
+            before, left_s = cut.events, deadline - time.monotonic()
+            if left_s <= 0 and before < enough:
                 break
-            self._fetch(cut, left_s)
+            self._fetch(cut, left_s if before < enough else 0.0)
             cut.fill()
+            if before >= enough and cut.events == before:  # what had arrived is taken along, and not waited for
+                break
             if cut.events and not begun:
                 begun, deadline = True, time.monotonic() + wait_s
         taken, ranges = cut.take()
@@ -189,7 +192,7 @@ class KafkaSource:
 
     def _fetch(self, cut: Cut, left_s: float) -> None:
         """Move what the consumer has into the backlog; a partition of which plenty waits is not asked."""
-        limit = self._settings.batch_events
+        limit = self._settings.most_events
         numbers = [n for n in self._owned if cut.wants(n) and self._backlog.waiting(n) < 2 * limit]
         try:
             fetched = self._connected().fetch(numbers, left_s, limit)
@@ -200,10 +203,10 @@ class KafkaSource:
         except StreamUnavailable:
             self._go_back()
             raise
-        for number, (records, position) in fetched.items():
-            if not self._backlog.add(number, records, position):
+        for number, (chunks, position) in fetched.items():
+            if not self._backlog.add(number, chunks, position):
                 raise self._lose(f"partition {number} jumped back to offset {position}")
-            if records:
+            if chunks:
                 self._progress_s[number] = time.monotonic()
 
     def _go_back(self) -> None:

@@ -11,6 +11,7 @@ from ingest import codecs
 from ingest.codecs import Records
 from ingest.columns import MicroBatch, Partition, Tombstones
 from ingest.contract import AssignmentChanged, AssignmentLost
+from ingest.fetched import Values
 from ingest.settings import IngestSettings
 
 
@@ -96,7 +97,7 @@ class ListedSource:
             np.array(number, np.uint32),
             np.array(offset, np.int64),
             np.full(len(values), self._produced_ms, np.int64),
-            values,
+            Values.of(values),
         )
         decoded = self._codec.decode(columns, time.time_ns() // 1_000_000)
         by_number = {p.number: p for p in self._records}

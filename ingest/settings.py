@@ -42,6 +42,13 @@ class IngestSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     batch_events: int = Field(1024, ge=1, le=1_000_000, description="a micro-batch closes at so many events …")
+    max_batch_events: int = Field(
+        0,
+        ge=0,
+        le=1_000_000,
+        description="what waits at the broker's client by then is taken along, up to so many: a stream that is behind "
+        "is learned in larger micro-batches; 0: no more than batch_events",
+    )
     batch_wait_ms: int = Field(20, ge=0, le=60_000, description="… or so long after its first record")
     codec: Literal["json", "msgpack"] = Field("json", description="format of record values")
     max_record_bytes: int = Field(1 << 20, ge=1024, description="a larger record goes to the dead letters")
@@ -64,3 +71,8 @@ class IngestSettings(BaseModel):
     confirm_truncation_s: float = Field(
         5.0, ge=0, description="a log that ends before what was learned of it must be seen so for this long"
     )
+
+    @property
+    def most_events(self) -> int:
+        """About the largest micro-batch."""
+        return max(self.batch_events, self.max_batch_events)

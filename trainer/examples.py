@@ -14,6 +14,7 @@ import numpy.typing as npt
 from embedding_store.contract import ENTRY, F32, I64, U64, Bool, EmbeddingStore, Histories, Rows
 from embedding_store.model import ModelSettings
 from ingest.columns import Events
+from native.grouping import grouped, in_order
 from native.histories import ever_known, known_before, newest_known, seen_before
 from native.key_index import KeyIndex, unique_keys
 from trainer.replay import ReplayBuffer
@@ -210,7 +211,8 @@ def _by_user(users: U64, entry_users: U64, entries: Entries) -> tuple[I64, Entri
     number = index.find(entry_users)
     keep = np.flatnonzero(number >= 0)
     number, entries = number[keep], entries[keep]
-    order = np.lexsort((entries["place"], entries["partition"], entries["time_ms"], number))
-    offsets = np.zeros(len(users) + 1, np.int64)
-    np.cumsum(np.bincount(number, minlength=len(users)), out=offsets[1:])
+    order, offsets = grouped(number, len(users))
+    time_ms, partition, place = (np.ascontiguousarray(entries[name]) for name in ("time_ms", "partition", "place"))
+    if not in_order(offsets, order, time_ms, partition, place):  # rare: events mostly come as they happened
+        order = np.lexsort((place, partition, time_ms, number))
     return offsets, entries[order]

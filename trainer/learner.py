@@ -23,6 +23,7 @@ from embedding_store.contract import F32, I64, U64, Bool
 from embedding_store.model import ModelSettings
 from embedding_store.towers import Gates, bucket_of
 from embedding_store.validation import MAX_GRADIENT
+from native.bounds import within
 from native.pooling import add_rows, gate_gradients, pool_gradients, pool_histories
 from native.softmax_masks import own_columns
 from trainer.binary_step import BinaryStep
@@ -241,9 +242,7 @@ class Learner:
 
 def _bounded(gradients: F32) -> bool:
     """Whether all are finite and no larger than the store takes."""
-    if not gradients.size:
-        return True
-    return bool(gradients.max() <= _LARGEST) and bool(gradients.min() >= -_LARGEST)  # NaN is the maximum, and no less
+    return within(gradients, _LARGEST)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,7 @@ class Pending:
         self.users: U64 = np.zeros(0, np.uint64)
         self.entries: Entries = np.zeros(0, ENTRY)
         self._events: list[Events] = []
+        self._own: dict[str, _OwnEvents] = {}  # of all events, once asked for
         self._forget: dict[str, list[Tombstones]] = {"item": [], "user": []}
 
     def add(self, batch: MicroBatch, step: Step | None, kept: Events | None = None, read_at: Clocks = ()) -> None:
@@ -81,6 +82,7 @@ class Pending:
             self.produced_ms = max(self.produced_ms, int(events.produced_ms.max()))
             events = events if kept is None else kept
             self._events.append(events)
+            self._own.clear()
             is_positive = events.label > 0
             self.users = np.concatenate([self.users, events.user_key[is_positive]])
             self.entries = np.concatenate([self.entries, positives(events)])
@@ -117,7 +119,9 @@ class Pending:
         scales: what the gradients of each of `learned` are multiplied by.
         """
         side = "item" if table == "item" else "user"
-        own = _OwnEvents(self._events, side)
+        own = self._own.get(side)
+        if own is None:
+            own = self._own[side] = _OwnEvents(self._events, side)
         forget = self._forget[side]
         ranges = tuple(Range(Source(*p), starts[p], stop) for p, (_, stop) in sorted(self.ranges.items()))
         gradients: F32 | None = None

@@ -12,7 +12,7 @@ from embedding_store.contract import F32, I64, U64, Bool, EmbeddingStore
 from embedding_store.mirror import ItemMirror
 from embedding_store.model import ModelSettings
 from embedding_store.ranking import Arrivals, Ranker
-from ingest.columns import Events
+from ingest.columns import MAX_LINES, Events
 from native.sampling import sample
 from trainer.examples import Examples, Past
 from trainer.label_scores import LabelScore, LabelTests
@@ -22,6 +22,10 @@ F64 = npt.NDArray[np.float64]
 
 WINDOW = 2000
 """Tests of the windowed figures: a hit rate of .2 is then known to ± .018."""
+
+
+_BLOCK = 64
+"""Records in a row that are tested all or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,7 @@ class Prequential:
     def measure(self, events: Events, past: Past, examples: Examples) -> None:
         """Rank the positives of a micro-batch with the store as it is before them. Raises StoreUnavailable."""
         before, self._events = self._events, self._events + len(events)
-        rows = np.flatnonzero((events.label > 0) & self._sampled(events))
+        rows = np.flatnonzero((events.label > 0) & drawn(events.place, self._share))
         freeze = self._freeze_after and before >= self._freeze_after and self._frozen is None
         if not len(rows) and not freeze:
             return
@@ -151,11 +155,16 @@ class Prequential:
         """Sum of 1/rank."""
         return self.model.reciprocal_ranks
 
-    def _sampled(self, events: Events) -> Bool:
-        """A share of the events that is the same whoever measures: by a hash of their place."""
-        out = np.empty(len(events), bool)
-        sample(events.place, int(self._share * 2**32), out)
-        return out
+
+def drawn(place: I64, share: float) -> Bool:
+    """(n,) which events are tested: a share of the blocks of their partition, the same whoever measures.
+
+    Whole blocks, by a hash of their number: the rows are brought up to date once for all that are tested together, not
+    for each test.
+    """
+    out = np.empty(len(place), bool)
+    sample(place // (MAX_LINES * _BLOCK), int(share * 2**32), out)
+    return out
 
 
 def _ranked(

@@ -101,6 +101,10 @@ class RedisServer:
             "dir": str(self._folder),
             "appendonly": "yes",
             "appendfsync": "everysec",
+            # As it comes the file is rewritten from 64 MB on, time and again while a topic is replayed; 512 MB are read
+            # in seconds after a crash.
+            "auto-aof-rewrite-min-size": "512mb",
+            "rdbcompression": "no",  # float32 hardly gets smaller by it
             "save": "",  # the append-only file is the durable copy
             "maxmemory-policy": "noeviction",  # evicting one key would be evicting a whole shard
             "daemonize": "no",

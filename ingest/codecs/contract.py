@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.columns import Events
+from ingest.fetched import Fetched, Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class Records:
     partition: npt.NDArray[np.uint32]  # (r,)
     offset: npt.NDArray[np.int64]  # (r,)
     produced_ms: npt.NDArray[np.int64]  # (r,) record timestamp, -1 if it has none
-    values: list[bytes]
+    values: Values
 
 
 class Refusal(NamedTuple):
@@ -47,5 +48,8 @@ class Codec(Protocol):
         `now_ms` is the wall clock; it matters only to records without a timestamp, or a year ahead of it.
         """
 
-    def count(self, value: bytes) -> int:
-        """About how many events a record holds, cheaply; for closing a micro-batch by size."""
+    def count(self, fetched: Fetched) -> npt.NDArray[np.int64]:
+        """(n,) about how many events each record holds, cheaply; for closing a micro-batch by size.
+
+        Of a null value: anything.
+        """

@@ -1,6 +1,6 @@
 """JSON: one object in a record, or several as JSON lines.
 
-A micro-batch's values are joined once and read by a hand parser; every line it isn't sure of, good or bad, goes to
+A micro-batch's values are read by a hand parser where they lie; every line it isn't sure of, good or bad, goes to
 msgspec and the door. Both give the same columns, which the tests hold them to.
 """
 
@@ -16,8 +16,10 @@ from ingest.codecs.contract import Decoded, Records, Refusal
 from ingest.codecs.draft import Draft
 from ingest.columns import MAX_LINES
 from ingest.door import EARLIEST_MS, FIELDS, MAX_LABEL, Door, Fields, Unusable, shown
+from ingest.fetched import Fetched
 from native.hashing import frozen
-from native.json_events import BLANK, PADDING, REFUSED, UNSURE, USABLE, parse_lines
+from native.json_events import BLANK, REFUSED, UNSURE, USABLE, parse_lines
+from native.kafka_records import count_lines
 
 I64 = npt.NDArray[np.int64]
 _decode = msgspec.json.Decoder().decode
@@ -31,25 +33,25 @@ class JsonLines:
         self._door = door
         self._fast = fast
 
-    def count(self, value: bytes) -> int:
-        return value.count(b"\n") + 1
+    def count(self, fetched: Fetched) -> I64:
+        out = np.empty(len(fetched), np.int64)
+        count_lines(fetched.data, fetched.value_at, fetched.value_size, out)
+        return out
 
     def decode(self, records: Records, now_ms: int) -> Decoded:
         """See `Codec.decode`. O(bytes)."""
         values = records.values
         refusals: list[Refusal] = []
-        starts, stops = _bounds(values)
+        starts, sizes = values.start, values.size
         limit = self._door.max_record_bytes
-        for r in np.flatnonzero(stops - starts > limit).tolist():
-            reason = f"the record has {len(values[r])} bytes; ingest.max_record_bytes allows {limit}: send smaller ones"
+        oversized = sizes > limit
+        for r in np.flatnonzero(oversized).tolist():
+            reason = f"the record has {sizes[r]} bytes; ingest.max_record_bytes allows {limit}: send smaller ones"
             refusals.append(Refusal(r, 0, "oversized", reason, values[r]))
-            values = [*values[:r], b"", *values[r + 1 :]]
-        if refusals:
-            starts, stops = _bounds(values)
-        text = b"\n".join([*values, b"\n" * PADDING])
+        stops = starts + np.where(oversized, 0, sizes)
 
         latest_ms = self._door.latest_ms(records.produced_ms, now_ms)
-        page = _Page(records, text, starts, stops, latest_ms)
+        page = _Page(records, starts, stops, latest_ms)
         page.parse(self._door)
         for r in np.flatnonzero(page.record_lines > MAX_LINES).tolist():
             reason = f"the record holds {page.record_lines[r]} lines; at most {MAX_LINES} are allowed: send fewer"
@@ -102,28 +104,19 @@ class JsonLines:
             _refuse_duplicates(text)
         return fields
 
-    def _without_oversized(self, values: list[bytes]) -> tuple[list[bytes], list[Refusal]]:
-        limit = self._door.max_record_bytes
-        kept, refusals = list(values), []
-        for r, value in enumerate(values):
-            if len(value) > limit:
-                reason = f"the record has {len(value)} bytes; ingest.max_record_bytes allows {limit}: send smaller ones"
-                refusals.append(Refusal(r, 0, "oversized", reason, value))
-                kept[r] = b""
-        return kept, refusals
-
 
 class _Page:
-    """The joined text of a micro-batch and its lines."""
+    """The text of a micro-batch and its lines."""
 
-    def __init__(self, records: Records, text: bytes, starts: I64, stops: I64, latest_ms: I64) -> None:
+    def __init__(self, records: Records, starts: I64, stops: I64, latest_ms: I64) -> None:
         self.records = records
         self.latest_ms = latest_ms
-        self._text, self._starts, self._stops = text, starts, stops
-        room = text.count(b"\n") + len(starts)
+        self._starts, self._stops = starts, stops
+        self._data = frozen(records.values.data)
         self.record_lines = np.zeros(len(starts), np.int64)
+        count_lines(self._data, starts, stops - starts, self.record_lines)
+        room = int(self.record_lines.sum())
         self._line_start, self._line_stop = np.zeros(room, np.int64), np.zeros(room, np.int64)
-        self._data = frozen(np.frombuffer(text, np.uint8))
         self.draft = Draft(room, self._data)
 
     def parse(self, door: Door) -> None:
@@ -149,7 +142,7 @@ class _Page:
         )
 
     def line(self, i: int) -> bytes:
-        return self._text[self._line_start[i] : self._line_stop[i]]
+        return self._data[self._line_start[i] : self._line_stop[i]].tobytes()
 
     def lines_of(self, record: int) -> slice:
         """The record's lines, as a slice of all."""
@@ -178,13 +171,6 @@ def _is_object_over_lines(value: bytes) -> bool:
         return b"\n" in value and isinstance(_decode(value), dict)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False
-
-
-def _bounds(values: list[bytes]) -> tuple[I64, I64]:
-    """(start, stop) of each value, laid behind each other with one byte between them."""
-    sizes = np.fromiter(map(len, values), np.int64, len(values))
-    stops = np.cumsum(sizes + 1) - 1
-    return stops - sizes, stops
 
 
 def _refuse_duplicates(text: bytes) -> None:

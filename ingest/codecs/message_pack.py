@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from ingest.codecs.contract import Decoded, Records, Refusal
 from ingest.codecs.draft import Draft
 from ingest.columns import MAX_LINES
 from ingest.door import Door, Fields, Unusable, shown
+from ingest.fetched import Fetched
 from native.json_events import REFUSED
 
 _decode = msgspec.msgpack.Decoder().decode
 _decode_array = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_HEAD_BYTES = 5  # of an array, at most
 _BAD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError, ValueError, OverflowError)
 """What msgspec raises over bytes from outside: TypeError for an unhashable key, the others as they say."""
 
@@ -23,15 +26,21 @@ class MessagePack:
     def __init__(self, door: Door) -> None:
         self._door = door
 
-    def count(self, value: bytes) -> int:
-        return min(max(_array_size(value), 1), MAX_LINES)
+    def count(self, fetched: Fetched) -> npt.NDArray[np.int64]:
+        ends = fetched.value_at + np.minimum(fetched.value_size, _HEAD_BYTES)
+        heads = (
+            fetched.data[at:end].tobytes() for at, end in zip(fetched.value_at.tolist(), ends.tolist(), strict=True)
+        )
+        sizes = np.fromiter(map(_array_size, heads), np.int64, len(fetched))
+        return np.clip(sizes, 1, MAX_LINES)
 
     def decode(self, records: Records, now_ms: int) -> Decoded:
         """See `Codec.decode`. O(bytes), a few objects per event."""
         latest_ms = self._door.latest_ms(records.produced_ms, now_ms)
         refusals: list[Refusal] = []
         events: list[tuple[int, int, bytes]] = []
-        for r, value in enumerate(records.values):
+        for r in range(len(records.values)):
+            value = records.values[r]
             try:
                 events += [(r, line, text) for line, text in enumerate(self._split(value))]
             except Unusable as error:

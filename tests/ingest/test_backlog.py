@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingest.backlog import Backlog
+from ingest.fetched import Fetched
+from native.kafka_records import count_lines
 
 
 @dataclass
@@ -18,14 +22,33 @@ class R:
     timestamp: int = 0
 
 
-def lines(value: bytes) -> int:
-    return value.count(b"\n") + 1
+def fetched(*records: R) -> Fetched:
+    return Fetched.of((r.offset, r.timestamp, r.key, r.value) for r in records)
+
+
+def in_chunks(records: list[R], sizes: list[int]) -> list[Fetched]:
+    """The records cut into chunks of those sizes, empty ones included, and what is left."""
+    chunks, at = [], 0
+    for size in sizes:
+        chunks.append(fetched(*records[at : at + size]))
+        at += size
+    return [*chunks, fetched(*records[at:])]
+
+
+def offsets_of(chunks: Sequence[Fetched]) -> list[int]:
+    return [offset for chunk in chunks for offset in chunk.offset.tolist()]
+
+
+def lines(chunk: Fetched) -> np.ndarray:
+    out = np.empty(len(chunk), np.int64)
+    count_lines(chunk.data, chunk.value_at, chunk.value_size, out)
+    return out
 
 
 def test_a_batch_closes_by_count_and_never_splits_a_record() -> None:
     backlog = Backlog(lines)
     backlog.place(0, 5)
-    backlog.add(0, [R(5, b"a\nb"), R(6, b"a\nb\nc"), R(7, b"a" + b"\nb" * 9), R(8)], 9)
+    backlog.add(0, [fetched(R(5, b"a\nb"), R(6, b"a\nb\nc"), R(7, b"a" + b"\nb" * 9), R(8))], 9)
     sizes = []
     for _ in range(4):
         cut = backlog.cut(4, {}, frozenset())
@@ -40,8 +63,8 @@ def test_a_null_value_ends_the_batch() -> None:
     backlog = Backlog(lines)
     backlog.place(0, 0)
     backlog.place(1, 0)
-    backlog.add(0, [R(0), R(1, None), R(2)], 3)
-    backlog.add(1, [R(0), R(1)], 2)
+    backlog.add(0, [fetched(R(0), R(1, None), R(2))], 3)
+    backlog.add(1, [fetched(R(0), R(1))], 2)
     seen = []
     while True:
         cut = backlog.cut(100, {}, frozenset())
@@ -49,7 +72,7 @@ def test_a_null_value_ends_the_batch() -> None:
         taken, ranges = cut.take()
         if not ranges:
             break
-        seen += [[(n, [r.offset for r in records]) for n, records in taken]]
+        seen += [[(n, offsets_of(chunks)) for n, chunks in taken]]
     flat = [[(n, o) for n, offsets in batch for o in offsets] for batch in seen]
     (ending,) = [batch for batch in flat if (0, 1) in batch]
     assert (0, 2) not in ending
@@ -58,7 +81,7 @@ def test_a_null_value_ends_the_batch() -> None:
 def test_holes_belong_to_the_range_before_them() -> None:
     backlog = Backlog(lines)
     backlog.place(0, 0)
-    backlog.add(0, [R(0), R(4), R(9)], 12)
+    backlog.add(0, [fetched(R(0), R(4), R(9))], 12)
     cut = backlog.cut(2, {}, frozenset())
     cut.fill()
     assert cut.take()[1] == {0: (0, 9)}
@@ -74,7 +97,7 @@ def test_holes_belong_to_the_range_before_them() -> None:
 def test_a_jump_back_is_refused() -> None:
     backlog = Backlog(lines)
     backlog.place(0, 10)
-    assert not backlog.add(0, [R(9)], 12)
+    assert not backlog.add(0, [fetched(R(9))], 12)
     assert not backlog.add(0, [], 9)
     assert backlog.position(0) == 10
 
@@ -92,19 +115,19 @@ def test_ranges_are_contiguous_and_every_record_comes_once(data: st.DataObject) 
     }
     end = {n: 61 + draw(st.integers(0, 5)) for n in log}
     backlog = Backlog(lines)
-    fetched = dict.fromkeys(log, 0)
+    known = dict.fromkeys(log, 0)
     for n in log:
         backlog.place(n, 0)
     got: dict[int, list[int]] = {n: [] for n in log}
     stopped = dict.fromkeys(log, 0)
     while any(stopped[n] < end[n] for n in log):
         for n, records in log.items():
-            upto = fetched[n] + draw(st.integers(0, 8))
-            part = records[fetched[n] : upto]
-            fetched[n] = min(upto, len(records))
-            whole = fetched[n] == len(records)
+            upto = known[n] + draw(st.integers(0, 8))
+            part = records[known[n] : upto]
+            known[n] = min(upto, len(records))
+            whole = known[n] == len(records)
             position = end[n] if whole else max(backlog.position(n), part[-1].offset + 1 if part else 0)
-            assert backlog.add(n, part, position)
+            assert backlog.add(n, in_chunks(part, draw(st.lists(st.integers(0, 3), max_size=3))), position)
         stops = draw(st.dictionaries(st.sampled_from(sorted(log)), st.integers(0, 70), max_size=1))
         paused = frozenset(draw(st.sets(st.sampled_from(sorted(log)), max_size=1)))
         cut = backlog.cut(draw(st.integers(1, 12)), stops, paused)
@@ -115,9 +138,9 @@ def test_ranges_are_contiguous_and_every_record_comes_once(data: st.DataObject) 
             assert start < stop <= max(stops.get(n, 10**9), start)
             assert n not in paused
             stopped[n] = stop
-        for n, records in taken:
-            offsets = [r.offset for r in records]
+        for n, chunks in taken:
+            offsets = offsets_of(chunks)
             assert all(ranges[n][0] <= o < ranges[n][1] for o in offsets)
             got[n] += offsets
-            assert all(r.value is not None for r in records[:-1])
+            assert all(size >= 0 for size in [size for chunk in chunks for size in chunk.value_size.tolist()][:-1])
     assert got == {n: [r.offset for r in records] for n, records in log.items()}

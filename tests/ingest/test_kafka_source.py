@@ -123,6 +123,22 @@ def test_every_event_once_in_contiguous_ranges_over_random_batch_sizes(kafka: Ka
             check_contiguous(batches)
             assert sorted(map(int, items(batches))) == list(range(450))
             assert all(len(b.events) <= max(size, 7) for b in batches)
+
+
+def test_what_waits_is_taken_along_up_to_the_most(kafka: KafkaSettings) -> None:
+    with producing(kafka) as producer:
+        producer.send(*events(450))
+    ingest = IngestSettings(batch_events=10, max_batch_events=100, batch_wait_ms=5)
+    with member(kafka, ingest) as source:
+        batches = drain(source)
+        check_contiguous(batches)
+        sizes = [len(batch.events) for batch in batches]
+        assert sorted(map(int, items(batches))) == list(range(450))
+        assert max(sizes) == 100  # it lay there
+        with EventProducer(kafka) as producer:
+            producer.send(*events(10, 450))
+            producer.flush()
+            assert [len(batch.events) for batch in poll_until(source, 10)][-1] <= 10  # and is not waited for
             assert source.poll({}) is None
 
 

@@ -216,6 +216,4 @@ def test_a_test_is_what_the_protocol_says(weight, user_id_vector):
 
     nothing = Prequential(store, model, 10, 0.0)
     nothing.measure(events, past, examples)
-    some = Prequential(store, model, 10, 0.3)
-    some.measure(events, past, examples)
-    assert (nothing.tests, 0 < some.tests < prequential.tests) == (0, True)
+    assert nothing.tests == 0

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ingest.codecs import Decoded, JsonLines, Records
 from ingest.door import Door
+from ingest.fetched import Values
 from ingest.settings import IngestSettings
 from native.identity import key_and_check
 
@@ -22,7 +23,7 @@ GOOD = b'{"user_id": 1, "item_id": "b"}'
 
 def records(*values: bytes, produced_ms: int = PRODUCED) -> Records:
     n = len(values)
-    return Records(np.zeros(n, np.uint32), np.arange(10, 10 + n), np.full(n, produced_ms, np.int64), list(values))
+    return Records(np.zeros(n, np.uint32), np.arange(10, 10 + n), np.full(n, produced_ms, np.int64), Values.of(values))
 
 
 def decode(*values: bytes, fast: bool = True, produced_ms: int = PRODUCED, door: Door = DOOR) -> Decoded:

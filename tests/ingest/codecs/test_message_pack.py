@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ingest.codecs import Decoded, MessagePack, Records
 from ingest.door import Door
+from ingest.fetched import Fetched, Values
 from ingest.settings import IngestSettings
 from native.identity import key_and_check
 
@@ -20,7 +21,7 @@ GOOD = {"user_id": 1, "item_id": "b"}
 
 def decode(*values: bytes) -> Decoded:
     n = len(values)
-    records = Records(np.zeros(n, np.uint32), np.arange(10, 10 + n), np.full(n, NOW, np.int64), list(values))
+    records = Records(np.zeros(n, np.uint32), np.arange(10, 10 + n), np.full(n, NOW, np.int64), Values.of(values))
     return MessagePack(Door.of(IngestSettings())).decode(records, NOW)
 
 
@@ -73,7 +74,9 @@ def test_a_bad_map_spares_the_others_of_its_array() -> None:
 
 def test_count_is_never_fooled() -> None:
     codec = MessagePack(Door.of(IngestSettings()))
-    assert [codec.count(v) for v in (b"", pack(GOOD), pack([GOOD] * 20), b"\xdd\xff\xff\xff\xff")] == [1, 1, 20, 65_536]
+    values = (b"", pack(GOOD), pack([GOOD] * 20), b"\xdd\xff\xff\xff\xff", b"\xdd\xff", pack([GOOD] * 2), None)
+    fetched = Fetched.of((i, 0, None, value) for i, value in enumerate(values))
+    assert codec.count(fetched).tolist()[:-1] == [1, 1, 20, 65_536, 255, 2]
 
 
 @settings(max_examples=500, deadline=None)

@@ -1,0 +1,42 @@
+"""What is measured: models and settings by name. All learn each event once and replay none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+_TRAINER = {"replay": 0, "replay_drop": 0.0, "evaluate_share": 0.001}
+_WITHOUT_HISTORY = {"dim": 64, "clocks": [0.9], "learned_gates": False, "user_id_vector": True, "history_length": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A configuration to be measured, and how many events a record of its topic holds."""
+
+    sections: dict[str, dict[str, Any]]
+    per_record: int = 100
+
+    def config(self, batch_events: int | None = None) -> dict[str, Any]:
+        """Sections of a TowlineConfig."""
+        ingest = {} if batch_events is None else {"batch_events": batch_events, "max_batch_events": batch_events}
+        return {"learning": {"preset": "throughput"}, **self.sections, "ingest": ingest}
+
+
+_DENSE = {
+    "model": {**_WITHOUT_HISTORY, "dense_layers": [64, 32], "seen_length": 20},
+    "trainer": {**_TRAINER, "group": 64, "dense_sync_every": 64},
+}
+
+PRESETS = {
+    # two towers 64 → 64 → 32 by TensorFlow, on a vector of the user's own
+    "dense": Preset(_DENSE),
+    # the same without layers
+    "no_dense": Preset({"model": {**_WITHOUT_HISTORY, "seen_length": 20}, "trainer": {**_TRAINER, "group": 64}}),
+    # users are pooled from their newest 20 items by two clocks of 32 dimensions, gates learned
+    "history": Preset(
+        {"model": {"dim": 64, "seen_length": 20}, "trainer": {**_TRAINER, "group": 64, "dense_sync_every": 64}}
+    ),
+    # as dense, one event a record
+    "single_kafka_python": Preset(_DENSE, per_record=1),
+}
+LIVE = "no_dense"
