@@ -110,7 +110,7 @@ class Prequential:
 
     def measure_labels(self, events: Events, predicted: F64) -> None:
         """Compare what was predicted of a micro-batch's events with their labels, before they are learned."""
-        rows = np.flatnonzero(self._sampled(events))
+        rows = np.flatnonzero(drawn(events.place, self._share))
         tests = LabelTests(events.place[rows], predicted[rows], (events.label[rows] > 0).astype(np.float64))
         self.labels.add(tests)
         if self._observe_labels is not None:
