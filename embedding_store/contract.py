@@ -235,6 +235,14 @@ class EmbeddingStore(Protocol):
     def histories(self, table: str, keys: U64) -> Histories:
         """Entries of a sequence table, oldest first, in the order of `keys`. Pure: never writes."""
 
+    def histories_and_rows(
+        self, sequences: str, table: str, keys: U64, *, with_state: bool = False
+    ) -> tuple[Histories, Rows]:
+        """`histories` of table `sequences`, and `lookup` without ids of `table`, for the same keys. Pure.
+
+        Not of one moment: each shard of either answers for itself.
+        """
+
     def values(self, table: str, keys: U64) -> Values:
         """Values of a record table, in the order of `keys`. Pure: never writes."""
 
@@ -258,6 +266,14 @@ class EmbeddingStore(Protocol):
         smaller order than the tombstone, and gradients of a key that has no row and no newer own event. An evicted or
         expired key is remembered likewise, but any own event applied later is newer. Not admitted: until a key has had
         `admit_after` own events it is counted, reads as its initial vector and takes no gradients.
+        """
+
+    def apply_all(self, flushes: Mapping[str, Flush]) -> dict[str, tuple[ShardReply, ...]]:
+        """`apply` of one flush per table; replies by table. For calls that need nothing of one another's replies.
+
+        Atomic over each shard, and over nothing larger: in no order, and whatever another shard or table answers, a
+        conflict too. Raises as `apply`; after BadRequest, UnknownTable or SpecError for any of them nothing has
+        changed, after another error each shard of each table has applied all of its part or none.
         """
 
     def seek(self, table: str, shard: int, source: Source, expected: int | None, new: int, reason: str) -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -152,6 +152,12 @@ class MemoryStore:
         t = self._table(table)
         return histories_of(self._read(t, checked_keys(t.spec, keys, "histories"), with_state=False))
 
+    def histories_and_rows(
+        self, sequences: str, table: str, keys: U64, *, with_state: bool = False
+    ) -> tuple[Histories, Rows]:
+        """As the contract says."""
+        return self.histories(sequences, keys), self.lookup(table, keys, with_state=with_state, with_ids=False)
+
     def values(self, table: str, keys: U64) -> Values:
         """As the contract says."""
         t = self._table(table)
@@ -176,6 +182,11 @@ class MemoryStore:
                     _apply(t.spec, shard, part, flush)
             self._changed.notify_all()
             return tuple(s.meta.reply(o, flush) for s, o in zip(t.shards, outcomes, strict=True))
+
+    def apply_all(self, flushes: Mapping[str, Flush]) -> dict[str, tuple[ShardReply, ...]]:
+        """As the contract says; one table after another."""
+        checked = {table: checked_flush(self.spec(table), flush) for table, flush in flushes.items()}
+        return {table: self.apply(table, flush) for table, flush in checked.items()}
 
     def seek(self, table: str, shard: int, source: Source, expected: int | None, new: int, reason: str) -> None:
         """As the contract says."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from embedding_store.contract import F32, I64, U64, Bool, EmbeddingStore, Histories
+from embedding_store.contract import F32, I64, U64, Bool, EmbeddingStore, Histories, Rows
 from embedding_store.mirror import ItemMirror
 from embedding_store.model import ModelSettings
 from embedding_store.towers import bucket_of, user_outputs
@@ -66,8 +66,11 @@ class Ranker:
 
     def users(self, keys: U64) -> Users:
         """Read histories (and id vectors) from the store and run the user tower. Raises StoreUnavailable."""
-        histories = self._store.histories("history", keys)
-        own = self._store.lookup("user", keys, with_ids=False) if self._model.user_id_vector else None
+        own: Rows | None = None
+        if self._model.user_id_vector:
+            histories, own = self._store.histories_and_rows("history", "user", keys)
+        else:
+            histories = self._store.histories("history", keys)
         clock, updated_ms = histories.clock, histories.updated_ms
         if own is not None:
             clock, updated_ms = np.maximum(clock, own.clock), np.maximum(updated_ms, own.updated_ms)

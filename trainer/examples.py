@@ -72,6 +72,11 @@ class RowReader(Protocol):
     def lookup(self, table: str, keys: U64, *, with_state: bool = False, with_ids: bool = True) -> Rows:
         """As `EmbeddingStore.lookup`."""
 
+    def histories_and_rows(
+        self, sequences: str, table: str, keys: U64, *, with_state: bool = False
+    ) -> tuple[Histories, Rows]:
+        """As `EmbeddingStore.histories_and_rows`."""
+
 
 class ExampleReader:
     """Reads what the store knows and lays this worker's unapplied positives over it. Never writes."""
@@ -108,7 +113,11 @@ class ExampleReader:
         rows: RowReader = self._store if again else self._rows
         replayed = self._replay.draw(self._replays_per_event * len(events))
         users, numbers = unique_keys(np.concatenate([events.user_key, replayed.user]))
-        histories = self._store.histories("history", users)
+        own: Rows | None = None
+        if self._model.user_id_vector:
+            histories, own = rows.histories_and_rows("history", "user", users, with_state=self._with_state)
+        else:
+            histories = self._store.histories("history", users)
         is_positive = events.label > 0
         fresh = _by_user(
             users,
@@ -141,10 +150,7 @@ class ExampleReader:
         index.add(item_keys)
         learned = is_positive | self._labels
         is_row = np.concatenate([learned, is_column[len(events) :]])
-        own = None
-        if self._model.user_id_vector:
-            own = rows.lookup("user", users, with_ids=False, with_state=self._with_state)
-        else:
+        if own is None:
             is_row &= (recent >= 0).any(axis=1)
         examples = Examples(
             fresh=len(events),

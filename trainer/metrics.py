@@ -60,8 +60,15 @@ class Metrics:
         self.applies = Counter("towline_trainer_applies", "shard calls by outcome", ["table", "outcome"], registry=r)
         self.apply_seconds = Histogram(
             "towline_trainer_apply_seconds",
-            "one table's apply, all shards",
-            ["table"],
+            "one call of all tables' shards; the dense table's calls count alone",
+            buckets=_LATENCIES_S,
+            registry=r,
+        )
+        self.stage_seconds = Histogram(
+            "towline_trainer_stage_seconds",
+            "a micro-batch's time by stage: poll (waiting for it and decoding it included), read (clocks, histories, "
+            "rows), learn (its tests included), flush",
+            ["stage"],
             buckets=_LATENCIES_S,
             registry=r,
         )
@@ -83,7 +90,8 @@ class Metrics:
         )
         self.staleness = Histogram(
             "towline_trainer_staleness_events",
-            "events that others applied between the read of a micro-batch's rows and its apply",
+            "events that others applied between the read of a micro-batch's rows and its apply; of one micro-batch a "
+            "second, unless a setting bounds or corrects it",
             buckets=_EVENTS,
             registry=r,
         )
@@ -152,6 +160,12 @@ class Metrics:
         self.befell(finding.kind)
         if finding.records:
             self.lost_records.labels(finding.kind).inc(finding.records)
+
+    def stage(self, name: str, started_s: float) -> float:
+        """A stage that began at `started_s` (time.perf_counter()) has ended; returns when."""
+        now_s = time.perf_counter()
+        self.stage_seconds.labels(name).observe(now_s - started_s)
+        return now_s
 
     def took(self, batch: MicroBatch) -> None:
         self.batches.inc()

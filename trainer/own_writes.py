@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from embedding_store.contract import I64, U64, EmbeddingStore, Flush, OwnEvents, Rows
+from embedding_store.contract import I64, U64, EmbeddingStore, Flush, Histories, OwnEvents, Rows
 from embedding_store.decay import clocks_of, decay, decays
 from embedding_store.flush_parts import by_shard, parts_of
 from embedding_store.merge import merge
@@ -56,6 +56,15 @@ class OwnWrites:
             now = clocks_of(keys, clocks)
             decay(spec, merged.vectors, now, now + events, merged.found & others)
         return merged if with_state else replace(merged, state=None)
+
+    def histories_and_rows(
+        self, sequences: str, table: str, keys: U64, *, with_state: bool = False
+    ) -> tuple[Histories, Rows]:
+        """As `EmbeddingStore.histories_and_rows`: entries as they are stored, rows as after the flush."""
+        if not self._pending.batches:
+            return self._store.histories_and_rows(sequences, table, keys, with_state=with_state)
+        rows = self.lookup(table, keys, with_state=with_state, with_ids=False)
+        return self._store.histories(sequences, keys), rows
 
     def _read(self, spec: TableSpec, keys: U64, with_ids: bool) -> tuple[Rows, tuple[int, ...]]:
         """Rows with state, and the clocks of the shards that they are as of."""

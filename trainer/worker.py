@@ -38,6 +38,7 @@ from trainer.settings import TrainerSettings
 log = logging.getLogger(__name__)
 
 _RELEARN_TRIES = 3
+_CLOCKS_EVERY_S = 1.0  # where only the metric asks: a round trip that a micro-batch need not wait for
 
 
 SHOWN = 3
@@ -112,7 +113,8 @@ class Worker:
         self._dense_events = self._dense_batches = 0
         self._dense_times = (0, 0)
         self._checked_s = 0.0
-        self._latest: Clocks = ()  # the item table's, when rows were last read
+        self._latest: Clocks = ()  # the item table's, when rows were last read; () where they were not asked for
+        self._clocks_read_s = 0.0
         self._ready = False
         self._in_a_row = 0  # of starts over without a step between them
         self._backoff = Backoff()
@@ -248,16 +250,21 @@ class Worker:
         return bool(owned)
 
     def _once(self) -> None:
+        started = time.perf_counter()
         try:
             batch = self._stream.poll(self._progress.stop_at())
         except AssignmentChanged:
             self._hand_over()
             return
+        if batch is not None:
+            self._metrics.stage("poll", started)
         self._metrics.lag.set(self._stream.lag())
         if batch is not None:
             self._learn(batch)
         if self._due(idle=batch is None):
+            started = time.perf_counter()
             self._flush(everything=self._progress.at_barrier(self._pending.ranges))
+            self._metrics.stage("flush", started)
             self._going_on()
         elif batch is None and not self._pending.batches:
             self._going_on()
@@ -279,14 +286,16 @@ class Worker:
 
     def _learn(self, batch: MicroBatch) -> None:
         step = verdict = None
+        started = time.perf_counter()
         batch, excluded = self._exclusion.without(batch)
         if excluded:
             log.info("%d events of excluded records are left out", excluded)
             self._metrics.excluded.inc(excluded)
         events = self._screened(batch)
         if len(events):
-            self._latest = self._clocks()
+            self._latest = self._clocks_before()
             examples, past = self._reader.read(events, self._pending.users, self._pending.entries)
+            started = self._metrics.stage("read", started)
             if not self._progress.replaying:
                 self._prequential.measure(events, past, examples)
             clock = self._clock + self._pending.events
@@ -294,6 +303,7 @@ class Worker:
             if predicted is not None:
                 self._prequential.measure_labels(events, predicted)
             step, verdict = self._guarded.learn(examples, clock, judge=not self._progress.replaying)
+            self._metrics.stage("learn", started)
             if verdict is None:
                 self._metrics.learned(step)
                 self._reader.keep(events, past)
@@ -314,6 +324,15 @@ class Worker:
         if self._policy.pauses(batch, verdict):
             self._flush_all()
             raise Paused
+
+    def _clocks_before(self) -> Clocks:
+        """`_clocks` where a setting asks for each micro-batch's staleness, else now and then, for the metric: or ()."""
+        asked = self._settings.max_staleness_events or self._settings.staleness_correction
+        now_s = time.monotonic()
+        if not asked and now_s - self._clocks_read_s < _CLOCKS_EVERY_S:
+            return ()
+        self._clocks_read_s = now_s
+        return self._clocks()
 
     def _clocks(self) -> Clocks:
         """Of the item table's shards, before rows are read: what is read may be newer, never older."""
@@ -350,19 +369,23 @@ class Worker:
     def _flush(self, *, everything: bool) -> None:
         """Apply what is pending.
 
-        1. What is too stale is learned anew. 2. Dead letters of the ranges are acknowledged. 3. One call per table,
-        atomic over each of its shards; the dense table only every so often, or if `everything`. 4. Any conflict: Moved,
-        nothing local survives. 5. Positions are reported.
+        1. What is too stale is learned anew. 2. Dead letters of the ranges are acknowledged. 3. All tables' shards are
+        called at once, each atomic in itself; behind them the dense table, only every so often, or if `everything`.
+        4. Any conflict: Moved, nothing local survives. 5. Positions are reported.
         """
         pending = self._pending
         scales = self._freshened()
         self._stream.flush_dead_letters()
         now_ms = time.time_ns() // 1_000_000
         stops = {p: stop for p, (_, stop) in pending.ranges.items()}
-        for table in self._tables:
-            if table != "dense":
-                starts = self._progress.start(table)
-                self._apply(table, pending.flush(table, self._generation, starts, now_ms, scales), stops)
+        self._apply(
+            {
+                table: pending.flush(table, self._generation, self._progress.start(table), now_ms, scales)
+                for table in self._tables
+                if table != "dense"
+            },
+            stops,
+        )
         if "dense" in self._tables:
             self._dense_events += pending.events
             self._dense_batches += pending.batches
@@ -424,28 +447,34 @@ class Worker:
             self._generation, ranges, keys, now_ms,
             gradients=gradients, events=self._dense_events, times=self._dense_times,
         )  # fmt: skip
-        self._apply("dense", flush, stops)
+        self._apply({"dense": flush}, stops)
         self._dense_events = self._dense_batches = 0
         self._dense_times = (0, 0)
         self._dense.read()
         if self._settings.dense_version_every_s:
             self._dense.keep_version(self._generation, self._settings.dense_version_every_s)
 
-    def _apply(self, table: str, flush: Flush, stops: dict[Partition, int]) -> None:
+    def _apply(self, flushes: dict[str, Flush], stops: dict[Partition, int]) -> None:
+        """Shards that took their part have it, whatever others answer: whoever starts over finds it there."""
         started = time.perf_counter()
-        replies = self._store.apply(table, flush)
-        self._metrics.apply_seconds.labels(table).observe(time.perf_counter() - started)
-        for shard, reply in enumerate(replies):
-            self._metrics.applies.labels(table, reply.outcome).inc()
-            if reply.outcome == "conflict":
-                raise Moved(f"table '{table}' shard {shard} stands at {dict(reply.offsets)}, not at {flush.ranges}")
-        if table == "item":
+        answers = self._store.apply_all(flushes)
+        self._metrics.apply_seconds.observe(time.perf_counter() - started)
+        for table, replies in answers.items():
+            for reply in replies:
+                self._metrics.applies.labels(table, reply.outcome).inc()
+        for table, replies in answers.items():
+            for shard, reply in enumerate(replies):
+                if reply.outcome == "conflict":
+                    stands, ranges = dict(reply.offsets), flushes[table].ranges
+                    raise Moved(f"table '{table}' shard {shard} stands at {stands}, not at {ranges}")
+            self._progress.applied(table, stops)
+        if "item" in answers:
+            replies, events = answers["item"], flushes["item"].events
             self._clock = min(reply.clock for reply in replies)  # what other workers applied counts too
-            before = tuple(r.clock - flush.events if r.outcome == "applied" else 0 for r in replies)
-            for learned, events in zip(self._pending.learned, self._pending.staleness(before), strict=True):
+            before = tuple(r.clock - events if r.outcome == "applied" else 0 for r in replies)
+            for learned, staleness in zip(self._pending.learned, self._pending.staleness(before), strict=True):
                 if learned.read_at:
-                    self._metrics.staleness.observe(max(0, events))
-        self._progress.applied(table, stops)
+                    self._metrics.staleness.observe(max(0, staleness))
 
     def _check(self) -> None:
         self._checked_s = time.monotonic()

@@ -15,6 +15,7 @@ import numpy as np
 from benchmarks.e2e.plant import LOOK_EVERY_S, Look, Plant, plant
 from benchmarks.e2e.presets import Preset
 from benchmarks.e2e.replayed import fill
+from benchmarks.e2e.stages import stages, told
 from benchmarks.e2e.stream import FIRST_ID, Stream
 from ingest.producer import Event, EventProducer
 
@@ -37,6 +38,8 @@ class Live:
     freshness_p99_ms: float
     probes: int
     cpu_us_per_event: float  # of all processes but the one that sends and the one that probes
+    by_process: dict[str, float]
+    stages: dict[str, float]  # see `stages`; of the time that it sent
 
 
 def live(preset: Preset, stream: Stream, users: int, items: int, rate: int, partitions: int,
@@ -56,11 +59,13 @@ def live(preset: Preset, stream: Stream, users: int, items: int, rate: int, part
                             "partitions": partitions, "per-record": preset.per_record}.items():  # fmt: skip
             command += [f"--{name}", str(value)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as feeder:
+            before = told(running.config.trainer.metrics_port)
             looks = _watched(running, probe, feeder)
-            told = json.loads(feeder.communicate()[0])
+            after = told(running.config.trainer.metrics_port)
+            fed = json.loads(feeder.communicate()[0])
         running.await_events(len(warm) + len(stream), timeout_s=60)
         probe.close()
-    return _figures(rate, looks[0].events, looks, told, np.array(probe.waits_s))
+    return _figures(rate, looks[0].events, looks, fed, np.array(probe.waits_s), stages(before, after))
 
 
 def _watched(running: Plant, probe: _Probe, feeder: subprocess.Popen[str]) -> list[Look]:
@@ -79,17 +84,19 @@ def _watched(running: Plant, probe: _Probe, feeder: subprocess.Popen[str]) -> li
     return looks
 
 
-def _figures(rate: int, base: int, looks: list[Look], told: dict[str, float], waits_s: np.ndarray) -> Live:
-    during = [look for look in looks if told["began_s"] + 1 <= look.at_s <= told["ended_s"]]
+def _figures(
+    rate: int, base: int, looks: list[Look], fed: dict[str, float], waits_s: np.ndarray, where: dict[str, float]
+) -> Live:
+    during = [look for look in looks if fed["began_s"] + 1 <= look.at_s <= fed["ended_s"]]
     if len(during) < 3 or not len(waits_s):
         raise RuntimeError("too short to be measured: raise --seconds")
-    times = np.array([look.at_s - told["began_s"] for look in during])
-    behind = np.minimum(times * rate, rate * (told["ended_s"] - told["began_s"])) - [
+    times = np.array([look.at_s - fed["began_s"] for look in during])
+    behind = np.minimum(times * rate, rate * (fed["ended_s"] - fed["began_s"])) - [
         look.events - base for look in during
     ]
     third = len(during) // 3
     n = during[-1].events - during[0].events
-    used = sum(during[-1].cpu_s.values()) - sum(during[0].cpu_s.values())
+    used = {name: during[-1].cpu_s[name] - cpu_s for name, cpu_s in during[0].cpu_s.items()}
     return Live(
         rate=rate,
         events_per_s=round(n / (times[-1] - times[0]), 1),
@@ -99,7 +106,9 @@ def _figures(rate: int, base: int, looks: list[Look], told: dict[str, float], wa
         freshness_p50_ms=round(float(np.percentile(waits_s, 50)) * 1e3, 2),
         freshness_p99_ms=round(float(np.percentile(waits_s, 99)) * 1e3, 2),
         probes=len(waits_s),
-        cpu_us_per_event=round(1e6 * used / max(1, n), 2),
+        cpu_us_per_event=round(1e6 * sum(used.values()) / max(1, n), 2),
+        by_process={name: round(1e6 * cpu_s / max(1, n), 2) for name, cpu_s in used.items()},
+        stages=where,
     )
 
 

@@ -87,6 +87,7 @@ def plant(sections: dict[str, dict[str, Any]], partitions: int) -> Iterator[Plan
                 **sections,
                 "kafka": {"partitions": partitions},
                 "redis": {"backend": "module"},
+                "trainer": {**sections.get("trainer", {}), "metrics_port": ephemeral()},
                 "serving": {"port": ephemeral()},
                 "local": {"state_dir": Path(folder), "broker": "kafka"},
             }

@@ -22,49 +22,58 @@ class Answer(NamedTuple):
     replies: list[Any]  # to its commands, in order
 
 
-Request = Callable[[int], Sequence[Buffer]]
-"""Shard → its commands, one buffer each. Made when they are sent, and again if the shard has to be asked again."""
+class Place(NamedTuple):
+    """A shard of a table."""
+
+    table: str
+    shard: int
+
+    def __str__(self) -> str:
+        return place_of(self.table, self.shard)
+
+
+Request = Callable[[Place], Sequence[Buffer]]
+"""Its commands, one buffer each. Made when they are sent, and again if the shard has to be asked again."""
 
 
 def ask_shards(
     nodes: Nodes,
-    table: str,
-    shards: Sequence[int],
+    places: Sequence[Place],
     request: Request,
     read: Callable[[Wire], Any] = Wire.read_blobs,
-    make: Callable[[Sequence[int]], None] | None = None,
-) -> dict[int, Answer]:
-    """Answers of `shards`, each asked on the wire of its node.
+    make: Callable[[Sequence[Place]], None] | None = None,
+) -> dict[Place, Answer]:
+    """Answers of shards, of one table or of several, each asked on the wire of its node.
 
     A shard whose Cluster slot has moved is asked again, and so, once, is one whose key the server has lost, after
     `make`; a shard that has answered is not. After a refusal by some shards all replies have been read: the others have
     done what they were asked. Raises the first refusal, StoreUnavailable.
     """
-    answers: dict[int, Answer] = {}
-    made: set[int] = set()
-    asked = list(shards)
+    answers: dict[Place, Answer] = {}
+    made: set[Place] = set()
+    asked = list(places)
     for _ in range(REROUTES):
-        moved: list[int] = []
-        lost: list[int] = []
+        moved: list[Place] = []
+        lost: list[Place] = []
         faults: list[StoreError] = []
         with Session(nodes) as session:
-            wires = {shard: session.shared(module_key(table, shard)) for shard in asked}
-            sent: dict[int, int] = {}
-            for shard, wire in wires.items():
-                commands = request(shard)
+            wires = {place: session.shared(module_key(*place)) for place in asked}
+            sent: dict[Place, int] = {}
+            for place, wire in wires.items():
+                commands = request(place)
                 wire.send(commands)
-                sent[shard] = len(commands)
-            replies = {shard: [read(wire) for _ in range(sent[shard])] for shard, wire in wires.items()}
-        for shard, wire in wires.items():
-            refusal = next((reply for reply in replies[shard] if isinstance(reply, Refusal)), None)
+                sent[place] = len(commands)
+            replies = {place: [read(wire) for _ in range(sent[place])] for place, wire in wires.items()}
+        for place, wire in wires.items():
+            refusal = next((reply for reply in replies[place] if isinstance(reply, Refusal)), None)
             if refusal is None:
-                answers[shard] = Answer(wire.run_id, replies[shard])
+                answers[place] = Answer(wire.run_id, replies[place])
                 continue
-            fault = refused(refusal, place_of(table, shard), wire.address)
+            fault = refused(refusal, str(place), wire.address)
             if isinstance(fault, Moved):
-                moved.append(shard)
-            elif make is not None and is_missing(refusal) and shard not in made:
-                lost.append(shard)
+                moved.append(place)
+            elif make is not None and is_missing(refusal) and place not in made:
+                lost.append(place)
             else:
                 faults.append(fault)
         if moved or any(isinstance(f, StoreUnavailable) and not isinstance(f, StoreFull) for f in faults):

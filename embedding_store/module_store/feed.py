@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from embedding_store.change_set import change_set, positions
 from embedding_store.contract import U64, Changes, Cursor
-from embedding_store.module_store.calls import Answer, Request
+from embedding_store.module_store.calls import Answer, Place, Request
 from embedding_store.module_store.lookups import lookups, parse_lookups, rows_per_command
 from embedding_store.module_store.rows_blob import STORED, WITH_KEYS, RowsReply, block_of, parse_rows
 from embedding_store.redis_store.keys import module_key
@@ -21,8 +21,8 @@ from embedding_store.spec import TableSpec
 SCAN_COUNT = 4096
 """Rows per TOW.SCAN at most: a few milliseconds of the server's time."""
 
-Ask = Callable[[Sequence[int], Request], dict[int, Answer]]
-"""`calls.ask_shards` of one table."""
+Ask = Callable[[Sequence[Place], Request], dict[Place, Answer]]
+"""`calls.ask_shards` of some nodes."""
 
 
 def read_changes(ask: Ask, spec: TableSpec, cursor: Cursor | None) -> Changes:
@@ -30,51 +30,52 @@ def read_changes(ask: Ask, spec: TableSpec, cursor: Cursor | None) -> Changes:
     at = None if cursor is None else positions(spec, cursor.run_id, cursor)
     if cursor is None or at is None:
         return _scan(ask, spec)
-    answers = ask(range(spec.shards), lambda s: [pack("TOW.CHANGES", module_key(spec.name, s), at[s])])
-    run = _run(spec, answers)
-    told = [answers[s].replies[0] for s in range(spec.shards)]
-    if run != cursor.run_id or any(reply[4] is None for reply in told):
+    places = [Place(spec.name, s) for s in range(spec.shards)]
+    answers = ask(places, lambda p: [pack("TOW.CHANGES", module_key(*p), at[p.shard])])
+    run = _run(places, answers)
+    told = {place: answers[place].replies[0] for place in places}
+    if run != cursor.run_id or any(reply[4] is None for reply in told.values()):
         return _scan(ask, spec)
-    metas = [_meta(reply) for reply in told]
-    named: list[U64] = [reply[4].view(np.uint64) for reply in told]
-    later = [s for s, (keys, reply) in enumerate(zip(named, told, strict=True)) if len(keys) and reply[5] is None]
-    looked_up = ask(later, lambda s: lookups(spec, s, named[s], STORED)) if later else {}
+    metas = [_meta(reply) for reply in told.values()]
+    named: dict[Place, U64] = {place: reply[4].view(np.uint64) for place, reply in told.items()}
+    later = [place for place, keys in named.items() if len(keys) and told[place][5] is None]
+    looked_up = ask(later, lambda p: lookups(spec, p.shard, named[p], STORED)) if later else {}
     replies: list[RowsReply] = []
-    for s, (keys, reply) in enumerate(zip(named, told, strict=True)):
-        if s in looked_up:
-            replies += parse_lookups(spec, looked_up[s].replies, len(keys), STORED)
+    for place, keys in named.items():
+        if place in looked_up:
+            replies += parse_lookups(spec, looked_up[place].replies, len(keys), STORED)
         elif len(keys):
-            replies.append(parse_rows(spec, reply[5], len(keys), STORED))
+            replies.append(parse_rows(spec, told[place][5], len(keys), STORED))
     block, _ = block_of(spec, replies)
-    return change_set(spec, run, metas, np.concatenate(named), block, rescan=False)
+    return change_set(spec, run, metas, np.concatenate(list(named.values())), block, rescan=False)
 
 
 def _scan(ask: Ask, spec: TableSpec) -> Changes:
-    shards = range(spec.shards)
+    places = [Place(spec.name, s) for s in range(spec.shards)]
     # an entry of the future reaches no one: the position alone, without keys
-    started = ask(shards, lambda s: [pack("TOW.CHANGES", module_key(spec.name, s), 2**63 - 1)])
-    metas = [_meta(started[s].replies[0]) for s in shards]
+    started = ask(places, lambda p: [pack("TOW.CHANGES", module_key(*p), 2**63 - 1)])
+    metas = [_meta(started[place].replies[0]) for place in places]
     replies: list[RowsReply] = []
-    cursors = dict.fromkeys(shards, b"0")
+    cursors = dict.fromkeys(places, b"0")
     count = min(SCAN_COUNT, rows_per_command(spec, STORED))
     while cursors:
-        answers = ask(list(cursors), lambda s: [pack("TOW.SCAN", module_key(spec.name, s), cursors[s], count)])
-        for shard, answer in answers.items():
+        answers = ask(list(cursors), lambda p: [pack("TOW.SCAN", module_key(*p), cursors[p], count)])
+        for place, answer in answers.items():
             following, rows = answer.replies[0]
             replies.append(parse_rows(spec, rows, None, WITH_KEYS | STORED))
-            cursors[shard] = following.tobytes()
-            if cursors[shard] == b"0":
-                del cursors[shard]
+            cursors[place] = following.tobytes()
+            if cursors[place] == b"0":
+                del cursors[place]
     block, _ = block_of(spec, replies)
     keys = np.concatenate([reply.keys for reply in replies])
     once, first = np.unique(keys, return_index=True)
     if len(once) < len(keys):  # a key that went and came back meanwhile, or got its id
         keys, block = once, block.at(first)
-    return change_set(spec, _run(spec, started), metas, keys, block, rescan=True)
+    return change_set(spec, _run(places, started), metas, keys, block, rescan=True)
 
 
-def _run(spec: TableSpec, answers: dict[int, Answer]) -> str:
-    return table_run([answers[s].run_id for s in range(spec.shards)])
+def _run(places: Sequence[Place], answers: Mapping[Place, Answer]) -> str:
+    return table_run([answers[place].run_id for place in places])
 
 
 def _meta(reply: Sequence[Any]) -> ShardMeta:

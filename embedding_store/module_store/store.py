@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, get_args
 
 from embedding_store.contract import (
@@ -10,22 +10,23 @@ from embedding_store.contract import (
     Changes,
     Cursor,
     Flush,
+    Histories,
     Outcome,
+    Rows,
     ShardReply,
     ShardStatus,
     Source,
 )
-from embedding_store.flush_parts import by_shard, parts_of
-from embedding_store.module_store.calls import Answer, Request, ask_shards
+from embedding_store.flush_parts import parts_of
+from embedding_store.module_store.calls import Answer, Place, Request, ask_shards
 from embedding_store.module_store.declaration import declaration
 from embedding_store.module_store.feed import read_changes
 from embedding_store.module_store.flush_blob import FlushBlob
-from embedding_store.module_store.lookups import lookups, parse_lookups
-from embedding_store.module_store.rows_blob import WITH_STATE, WITHOUT_IDS, RowsReply, block_of
+from embedding_store.module_store.reading import Reading
 from embedding_store.module_store.shard_dump import export_module, import_module
 from embedding_store.module_store.status import status_of
 from embedding_store.module_store.waiting import tow_wait
-from embedding_store.records import Block
+from embedding_store.records import Block, histories_of, rows_of
 from embedding_store.redis_store.backend import Backend, check_backend
 from embedding_store.redis_store.client import Wire
 from embedding_store.redis_store.keys import module_key
@@ -36,7 +37,7 @@ from embedding_store.redis_store.shard_dump import ShardExport
 from embedding_store.redis_store.waiting import wait
 from embedding_store.spec import TableSpec
 from embedding_store.standing import Standings
-from embedding_store.validation import checked_flush, checked_seek, checked_watch
+from embedding_store.validation import checked_flush, checked_keys, checked_seek, checked_watch
 
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 """By their numbers in the module's replies."""
@@ -53,17 +54,38 @@ class ModuleStore(RegisteredStore):
 
     def apply(self, table: str, flush: Flush) -> tuple[ShardReply, ...]:
         """As the contract says. One round trip."""
-        spec = self.spec(table)
-        flush = checked_flush(spec, flush)
-        blobs = [FlushBlob(spec, flush, part) for part in parts_of(spec, flush, gradients=False)]
+        return self.apply_all({table: flush})[table]
 
-        def request(shard: int) -> list[Buffer]:
-            command, blob = framed(["TOW.APPLY", module_key(table, shard)], blobs[shard].size)
-            blobs[shard].write(blob)
+    def apply_all(self, flushes: Mapping[str, Flush]) -> dict[str, tuple[ShardReply, ...]]:
+        """As the contract says. One round trip."""
+        checked: dict[str, Flush] = {}
+        blobs: dict[Place, FlushBlob] = {}
+        for table, given in flushes.items():
+            spec = self.spec(table)
+            checked[table] = flush = checked_flush(spec, given)
+            for shard, part in enumerate(parts_of(spec, flush, gradients=False)):
+                blobs[Place(table, shard)] = FlushBlob(spec, flush, part)
+
+        def request(place: Place) -> list[Buffer]:
+            command, blob = framed(["TOW.APPLY", module_key(*place)], blobs[place].size)
+            blobs[place].write(blob)
             return [command.data]
 
-        answers = self._ask(table, range(spec.shards), request)
-        return tuple(_reply(flush, answers[s].replies[0]) for s in range(spec.shards))
+        answers = self._ask(list(blobs), request)
+        return {
+            table: tuple(_reply(flush, answers[place].replies[0]) for place in blobs if place.table == table)
+            for table, flush in checked.items()
+        }
+
+    def histories_and_rows(
+        self, sequences: str, table: str, keys: U64, *, with_state: bool = False
+    ) -> tuple[Histories, Rows]:
+        """As the contract says. One round trip."""
+        kept, rows = self.spec(sequences), self.spec(table)
+        first = Reading(kept, checked_keys(kept, keys, "histories"), with_ids=False)
+        second = Reading(rows, checked_keys(rows, keys, "lookup"), with_state=with_state, with_ids=False)
+        (histories, _), (block, _) = self._read_all([first, second])
+        return histories_of(histories), rows_of(block, with_state=with_state, with_ids=False)
 
     def seek(self, table: str, shard: int, source: Source, expected: int | None, new: int, reason: str) -> None:
         """As the contract says."""
@@ -71,18 +93,18 @@ class ModuleStore(RegisteredStore):
         checked_seek(spec, shard, source, new, reason)
         was = "-" if expected is None else expected
         command = pack("TOW.SEEK", module_key(table, shard), str(source), was, new, reason)
-        self._ask(table, [shard], lambda _: [command])
+        self._ask([Place(table, shard)], lambda _: [command])
 
     def status(self, table: str) -> tuple[ShardStatus, ...]:
         """As the contract says. One round trip."""
         spec = self.spec(table)
-        shards = range(spec.shards)
-        answers = self._ask(table, shards, lambda s: [pack("TOW.INFO", module_key(table, s))], Wire.read)
-        return tuple(status_of(answers[s].replies[0]) for s in shards)
+        places = _places(spec)
+        answers = self._ask(places, lambda place: [pack("TOW.INFO", module_key(*place))], Wire.read)
+        return tuple(status_of(answers[place].replies[0]) for place in places)
 
     def changes(self, table: str, cursor: Cursor | None) -> Changes:
         """As the contract says. One round trip where few rows changed."""
-        return read_changes(lambda shards, request: self._ask(table, shards, request), self.spec(table), cursor)
+        return read_changes(self._ask, self.spec(table), cursor)
 
     def wait_for_changes(self, tables: Sequence[str], cursors: Sequence[Cursor], timeout_s: float) -> bool:
         """As the contract says. Occupies a connection of its own while it blocks."""
@@ -95,29 +117,28 @@ class ModuleStore(RegisteredStore):
     def _read(
         self, spec: TableSpec, keys: U64, *, with_state: bool = False, with_ids: bool = True
     ) -> tuple[Block, Standings]:
-        flags = WITH_STATE * with_state | WITHOUT_IDS * (not with_ids)
-        order, starts = by_shard(keys, spec.shards)
-        ordered = keys[order]
-        mine = [ordered[starts[s] : starts[s + 1]] for s in range(spec.shards)]
-        shards = [s for s in range(spec.shards) if len(mine[s])]
-        answers = self._ask(spec.name, shards, lambda s: lookups(spec, s, mine[s], flags))
-        replies: list[RowsReply] = []
-        for s in shards:
-            replies += parse_lookups(spec, answers[s].replies, len(mine[s]), flags)
-        return block_of(spec, replies, order, with_state=with_state)
+        return self._read_all([Reading(spec, keys, with_state=with_state, with_ids=with_ids)])[0]
+
+    def _read_all(self, readings: Sequence[Reading]) -> list[tuple[Block, Standings]]:
+        """Of different tables, in one round trip."""
+        of = {place: reading for reading in readings for place in reading.places}
+        answers = self._ask(list(of), lambda place: of[place].commands(place))
+        return [reading.block(answers) for reading in readings]
 
     def _raise_shards(self, table: Declared, generation: int) -> None:
         spec = table.spec
 
-        def request(shard: int) -> list[Buffer]:
-            raised = pack("TOW.GENERATION", module_key(spec.name, shard), generation)
-            return [_create(table, shard, generation), raised]
+        def request(place: Place) -> list[Buffer]:
+            raised = pack("TOW.GENERATION", module_key(*place), generation)
+            return [_create(table, place.shard, generation), raised]
 
-        ask_shards(self._nodes, spec.name, range(spec.shards), request)
+        ask_shards(self._nodes, _places(spec), request)
 
     def _export(self, spec: TableSpec, shard: int) -> ShardExport:
+        place = Place(spec.name, shard)
+
         def ask(commands: list[bytes]) -> list[Any]:
-            return self._ask(spec.name, [shard], lambda _: commands, Wire.read)[shard].replies
+            return self._ask([place], lambda _: commands, Wire.read)[place].replies
 
         return export_module(ask, spec.name, shard)
 
@@ -128,14 +149,17 @@ class ModuleStore(RegisteredStore):
         return [[module_key(spec.name, shard)] for shard in range(spec.shards)]
 
     def _ask(
-        self, table: str, shards: Sequence[int], request: Request, read: Callable[[Wire], Any] = Wire.read_blobs
-    ) -> dict[int, Answer]:
-        def make(lost: Sequence[int]) -> None:
+        self, places: Sequence[Place], request: Request, read: Callable[[Wire], Any] = Wire.read_blobs
+    ) -> dict[Place, Answer]:
+        def make(lost: Sequence[Place]) -> None:
             check_backend(self._nodes, self.backend)
-            declared = self._table(table)
-            ask_shards(self._nodes, table, lost, lambda s: [_create(declared, s, 0)])
+            ask_shards(self._nodes, lost, lambda place: [_create(self._table(place.table), place.shard, 0)])
 
-        return ask_shards(self._nodes, table, shards, request, read, make)
+        return ask_shards(self._nodes, places, request, read, make)
+
+
+def _places(spec: TableSpec) -> list[Place]:
+    return [Place(spec.name, shard) for shard in range(spec.shards)]
 
 
 def _create(table: Declared, shard: int, generation: int) -> bytes:

@@ -104,6 +104,12 @@ class RegisteredStore(ABC):
         block, _ = self._read(spec, checked_keys(spec, keys, "histories"), with_ids=False)
         return histories_of(block)
 
+    def histories_and_rows(
+        self, sequences: str, table: str, keys: U64, *, with_state: bool = False
+    ) -> tuple[Histories, Rows]:
+        """As the contract says. Two round trips."""
+        return self.histories(sequences, keys), self.lookup(table, keys, with_state=with_state, with_ids=False)
+
     def values(self, table: str, keys: U64) -> Values:
         """As the contract says. One round trip."""
         spec = self.spec(table)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from embedding_store.contract import U64, Changes, Cursor, Flush, ShardReply, ShardStatus, Source
@@ -66,6 +66,11 @@ class RedisStore(RegisteredStore):
         for shard in sorted(alone, key=lambda shard: (shard - first) % spec.shards):
             replies[shard] = self._apply_alone(spec, flush, parts[shard], shard)
         return tuple(reply for reply in replies if reply is not None)
+
+    def apply_all(self, flushes: Mapping[str, Flush]) -> dict[str, tuple[ShardReply, ...]]:
+        """As the contract says; one table after another."""
+        checked = {table: checked_flush(self.spec(table), flush) for table, flush in flushes.items()}
+        return {table: self.apply(table, flush) for table, flush in checked.items()}
 
     def seek(self, table: str, shard: int, source: Source, expected: int | None, new: int, reason: str) -> None:
         """As the contract says."""

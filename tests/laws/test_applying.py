@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from embedding_store.contract import Range, Source
-from embedding_store.errors import BadRequest, GenerationError
+from embedding_store.errors import BadRequest, GenerationError, UnknownTable
+from embedding_store.memory import MemoryStore
 from embedding_store.spec import Adagrad, Add, Sgd, TableSpec
 from tests.flushes import SOURCE, begin, contents, flush_of, outcomes, whole_state
 
@@ -148,6 +149,37 @@ def test_a_shard_that_is_behind_takes_what_the_others_have(store):
     replies = store.apply("sums", flush_of(list(range(30)), 0, 5, gradients=np.ones((30, 3))))
     assert [r.outcome for r in replies] == ["duplicate", "applied", "duplicate"]
     assert [s.rows > 0 for s in store.status("sums")] == [False, True, False]
+
+
+def test_tables_that_are_called_together_are_as_if_alone(opener):
+    """Applied, duplicate and conflict in one call: each table's shards answer and hold what they do by themselves."""
+    tables = [SUMS.model_copy(update={"name": name, "shards": n}) for name, n in (("one", 2), ("two", 3), ("three", 1))]
+    store, reference = opener(), MemoryStore()
+    for each in (store, reference):
+        for spec in tables:
+            begin(each, spec)
+        each.apply("two", flush_of([1], 0, 5, gradients=[[1, 1, 1]]))
+        each.apply("three", flush_of([1], 0, 3, gradients=[[1, 1, 1]]))
+    flush = flush_of(list(range(20)), 0, 5, gradients=np.ones((20, 3)), counts=[1] * 20)
+    replies = store.apply_all({spec.name: flush for spec in tables})
+    assert {name: outcomes(told) for name, told in replies.items()} == {
+        "one": {"applied"}, "two": {"duplicate"}, "three": {"conflict"},
+    }  # fmt: skip
+    for spec in tables:
+        assert replies[spec.name] == reference.apply(spec.name, flush)
+        assert contents(store, spec.name) == contents(reference, spec.name)
+
+
+def test_of_tables_that_are_called_together_none_is_called_if_one_is_refused(store):
+    begin(store, SUMS)
+    begin(store, SUMS.model_copy(update={"name": "other"}))
+    good = flush_of([1], 0, 1, gradients=[[1, 1, 1]])
+    with pytest.raises(BadRequest, match="other"):
+        store.apply_all({"sums": good, "other": flush_of([1, 1], 0, 1)})
+    with pytest.raises(UnknownTable):
+        store.apply_all({"sums": good, "none": good})
+    assert not store.status("sums")[0].clock
+    assert outcomes(store.apply("sums", good)) == {"applied"}
 
 
 def test_several_sources_move_together(store):

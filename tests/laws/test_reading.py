@@ -1,5 +1,7 @@
 """Lookup and histories: pure, deterministic, in the order of the keys."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,24 @@ def test_rows_answer_in_the_order_of_the_keys(store):
     np.testing.assert_array_equal(rows.vectors[2], rows.vectors[4])
     for name in ("clock", "count", "gap", "vectors", "found"):
         assert getattr(rows, name).flags.c_contiguous
+
+
+@pytest.mark.parametrize("with_state", [False, True])
+def test_histories_and_rows_of_the_same_keys_in_one_call(store, with_state):
+    begin(store, SPEC)
+    begin(store, TableSpec(name="history", kind="sequence", length=6, shards=2))
+    keys = list(range(30))
+    store.apply("item", flush_of(keys[10:], 0, 20, gradients=np.ones((20, 5)), counts=[1] * 20))
+    appends = [(key, key, key, 7, 0, 1.0) for key in keys[:20]]
+    store.apply("history", flush_of(keys[:20], 0, 20, appends=appends, counts=[1] * 20))
+    asked = np.array([29, 0, 15, 1000, 15, 3], np.uint64)
+    histories, rows = store.histories_and_rows("history", "item", asked, with_state=with_state)
+    apart = store.histories("history", asked), store.lookup("item", asked, with_state=with_state, with_ids=False)
+    for one, other in zip((histories, rows), apart, strict=True):
+        for name in (field.name for field in dataclasses.fields(one) if field.name != "ids"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    assert histories.found.tolist() == [False, True, True, False, True, True]
+    assert rows.found.tolist() == [True, False, True, False, True, False]
 
 
 def test_ids_may_be_left_out(store):

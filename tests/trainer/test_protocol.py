@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,6 +74,18 @@ class Line:
             raise Killed
         if fault == "reply lost":
             raise StoreUnavailable("the reply was lost")
+        return replies
+
+    def apply_all(self, flushes: Mapping[str, Flush]) -> dict[str, tuple[ShardReply, ...]]:
+        """What is lost of one table's call is none of the others'; a kill leaves those behind it undone."""
+        replies, away = {}, None
+        for table, flush in flushes.items():
+            try:
+                replies[table] = self.apply(table, flush)
+            except StoreUnavailable as error:
+                away = error
+        if away is not None:
+            raise away
         return replies
 
 
