@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -44,7 +45,11 @@ class ItemMirror:
     step takes off below its last digit. That is made beside the arrays that are being read, and then takes their place.
     """
 
-    def __init__(self, store: EmbeddingStore, model: ModelSettings) -> None:
+    def __init__(self, store: EmbeddingStore, model: ModelSettings, decay_share: float = 1.0) -> None:
+        """decay_share: of its thread's time that may go into decaying all rows anew, in (0, 1]. Below 1, after one such
+        pass of s seconds none begins for s · (1 / share − 1), and rows that the feed does not name stand where the last
+        one left them; 1: they are as of every refresh.
+        """
         self.lock = threading.RLock()
         self.loaded = False
         self.event_time_ms = 0
@@ -60,6 +65,9 @@ class ItemMirror:
         self._spec = model.tables()["item"]
         self._decays = decays(self._spec)
         self._steps: list[int] = []  # of each shard, that the vectors stand at
+        self._decay_share = decay_share
+        self._decay_again_s = 0.0  # time.monotonic() from when on the next pass may begin
+        self._behind = False  # whether a step has passed that the vectors don't stand at
         self._dim, self._output_dim = model.dim, model.output_dim
         self._raw_are_outputs = not model.dense_layers and model.similarity == "dot"
         self._clear()
@@ -100,11 +108,15 @@ class ItemMirror:
         return len(self._index)
 
     def wait(self, timeout_s: float) -> bool:
-        """Block until the feed has something after the last refresh (True), or the time is over (False)."""
+        """Block until there is something to refresh (True), or the time is over (False)."""
         cursors = [c for c in self._cursors.values() if c is not None]
         if len(cursors) < len(self._tables):
             return True
-        return self._store.wait_for_changes(self._tables, cursors, timeout_s)
+        if not self._behind:
+            return self._store.wait_for_changes(self._tables, cursors, timeout_s)
+        left_s = max(0.0, self._decay_again_s - time.monotonic())
+        moved = self._store.wait_for_changes(self._tables, cursors, min(timeout_s, left_s))
+        return moved or time.monotonic() >= self._decay_again_s
 
     def refresh(self) -> int:
         """Take in what changed since the last call; returns item rows changed. On StoreError nothing changed."""
@@ -112,13 +124,15 @@ class ItemMirror:
             self._refresh_towers()
         changes = self._store.changes("item", self._cursors["item"])
         steps = [clock // self._spec.step_events for clock in changes.clock]
-        moved = self._decays and steps != self._steps and not changes.rescan
-        decayed = self._decayed(changes) if moved else None
+        moved = bool(self._decays) and steps != self._steps and not changes.rescan
+        decayed = self._decayed(changes) if moved and time.monotonic() >= self._decay_again_s else None
         with self.lock:
             if decayed is not None:
                 self._vectors, self._outputs = decayed
             self._take(changes)
-            self._steps = steps
+            self._behind = moved and decayed is None
+            if not self._behind:
+                self._steps = steps
             self._cursors["item"] = changes.cursor
             self.clock = min(changes.clock)
             self.event_time_ms, self.produced_ms = changes.event_time_ms, changes.produced_ms
@@ -138,17 +152,20 @@ class ItemMirror:
                 self._outputs[:n] = item_outputs(self._model, towers.item, self._vectors[:n])
 
     def _decayed(self, changes: Changes) -> tuple[F32, F32]:
-        """Vectors and outputs of every slot at the clocks of `changes`, whose own rows are still to come. Pure."""
+        """Vectors and outputs of every slot at the clocks of `changes`, whose own rows are still to come."""
+        began_s = time.monotonic()
         n = self._index.high_water
         clocks = clocks_of(self._index.slot_keys[:n], changes.clock)
         both = missed(self._spec, self._delivered_at[:n], clocks, np.ones(n, np.bool_))
         vectors = self._delivered.copy()
         if both is not None:
             shrink(self._delivered[:n], *both, vectors[:n])
-        if self._raw_are_outputs:
-            return vectors, vectors
-        outputs = np.zeros_like(self._outputs)
-        outputs[:n] = item_outputs(self._model, self._towers.item, vectors[:n])
+        outputs = vectors
+        if not self._raw_are_outputs:
+            outputs = np.zeros_like(self._outputs)
+            outputs[:n] = item_outputs(self._model, self._towers.item, vectors[:n])
+        ended_s = time.monotonic()
+        self._decay_again_s = ended_s + (ended_s - began_s) * (1.0 / self._decay_share - 1.0)
         return vectors, outputs
 
     def _take(self, changes: Changes) -> None:

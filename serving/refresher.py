@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 _WAIT_S = 0.25  # how often an idle feed confirms that the mirror is caught up
 _MODEL_CHECK_S = 2.0  # how often another published model is looked for
+_DECAY_SHARE = 0.1  # of the refreshing thread's time, for rows that change by the clock alone
 _FIRST_DELAY_S, _LAST_DELAY_S = 0.05, 1.0  # of retries: a recovered store is noticed within a second
 
 
@@ -118,7 +119,7 @@ class Refresher(threading.Thread):
             raise UnreadableModel(
                 "the published model can't be read: it is of another version, upgrade this service or the trainer"
             ) from error
-        mirror = ItemMirror(store, model)
+        mirror = ItemMirror(store, model, _DECAY_SHARE)
         started = time.monotonic()
         mirror.refresh()
         live = Live.of(store, document, model, mirror)

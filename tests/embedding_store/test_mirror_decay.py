@@ -86,6 +86,35 @@ def test_rows_decay_when_the_clock_moves_and_no_row_does(model):
     assert (mirror.raw_vectors(np.array(keys, np.uint64))[0] == after).all()
 
 
+def test_decay_that_may_take_little_time_is_put_off_and_rows_of_the_feed_are_not():
+    store = opened(PLAIN)
+    store.apply("item", flush_of([1, 2, 3], 0, 1, gradients=np.ones((3, 4)), events=5))
+    mirror = ItemMirror(store, PLAIN, decay_share=1e-9)  # one pass, and for hours no other
+    mirror.refresh()
+    store.apply("item", flush_of([1], 1, 2, gradients=np.ones((1, 4)), events=20))
+    mirror.refresh()
+    same(store, PLAIN, mirror, [1, 2, 3])
+    before, _ = mirror.raw_vectors(np.array([2, 3], np.uint64))
+    store.apply("item", flush_of([1], 2, 3, gradients=np.ones((1, 4)), events=20))
+    mirror.refresh()
+    same(store, PLAIN, mirror, [1])
+    np.testing.assert_array_equal(mirror.raw_vectors(np.array([2, 3], np.uint64))[0], before)
+    assert not mirror.wait(0.01)
+
+
+def test_decay_that_was_put_off_is_made_up_for_without_another_change():
+    store = opened(PLAIN)
+    store.apply("item", flush_of([1, 2, 3], 0, 1, gradients=np.ones((3, 4)), events=5))
+    mirror = ItemMirror(store, PLAIN, decay_share=0.01)
+    mirror.refresh()
+    for at in range(1, 4):
+        store.apply("item", flush_of([1], at, at + 1, gradients=np.ones((1, 4)), events=20))
+        mirror.refresh()
+    while mirror.wait(2.0):
+        mirror.refresh()
+    same(store, PLAIN, mirror, [1, 2, 3])
+
+
 def test_steps_too_small_for_float32_add_up():
     """Each step takes off less than float32 can tell: decayed one by one from the last value, nothing would move."""
     model = ModelSettings(dim=2, shards=1, optimizer=Sgd(learning_rate=0.1), regularization=L2(l2=1e-7), step_events=1)
