@@ -148,7 +148,7 @@ def test_cosines_are_products_over_lengths(n, dim):
     vectors = rng.normal(size=(n, dim)).astype(np.float32)
     popularity = np.where(rng.random(n) < 0.2, -np.inf, -1.0).astype(np.float32)
     if n > 2:
-        vectors[:2] = 0.0, np.nan
+        vectors[0], vectors[1] = 0.0, np.nan
         popularity[:2] = -1.0
     direction = rng.normal(size=dim).astype(np.float32)
     direction /= np.linalg.norm(direction)
