@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from embedding_store.contract import F32, I64, U64, Bool, EmbeddingStore, Histories
+from embedding_store.contract import F32, I64, U64, Bool, EmbeddingStore, Histories, Rows
 from embedding_store.mirror import ItemMirror
 from embedding_store.model import ModelSettings
 from embedding_store.towers import bucket_of, forward
 from native.pooling import pool_histories
-from native.scan import rank_of, ranks_of, top_k
+from native.scan import cosine_items, rank_of, ranks_of, score_items, top_k
 
 _TOGETHER = 64
 """Users scored by one product: scores of so many stay in the cache for most catalogues."""
@@ -66,8 +66,15 @@ class Ranker:
 
     def users(self, keys: U64) -> Users:
         """Read histories (and id vectors) from the store and run the user tower. Raises StoreUnavailable."""
-        histories = self._store.histories("history", keys)
+        return self.users_of(*self.read(keys))
+
+    def read(self, keys: U64) -> tuple[Histories, Rows | None]:
+        """What the store holds of users: histories, and id vectors if the model has them. Raises StoreUnavailable."""
         own = self._store.lookup("user", keys, with_ids=False) if self._model.user_id_vector else None
+        return self._store.histories("history", keys), own
+
+    def users_of(self, histories: Histories, own: Rows | None) -> Users:
+        """The user tower over what `read` returned."""
         clock, updated_ms = histories.clock, histories.updated_ms
         if own is not None:
             clock, updated_ms = np.maximum(clock, own.clock), np.maximum(updated_ms, own.updated_ms)
@@ -98,15 +105,52 @@ class Ranker:
         positive event has named are never recommended.
         """
         with self._mirror.lock:
-            scores = self._scores(vector, exclude, prior)
-            if only is not None:
-                chosen = self._mirror.slots(only)
-                out = np.ones(len(scores), bool)
-                out[chosen[chosen >= 0]] = False
-                scores[out] = -np.inf
-            slots, best = np.empty(k, np.int64), np.empty(k, np.float32)
-            n = top_k(scores, slots, best)
-            keys, ids, clock, updated_ms = self._mirror.describe(slots[:n])
+            return self._best(self._scores(vector, exclude, prior), k, only)
+
+    def similar(self, vectors: F32, *, exclude: U64, k: int, only: U64 | None = None) -> Ranked:
+        """The k items nearest to given outputs (n, output_dim), by cosine to the sum of their directions. Exact.
+
+        exclude and only as in `recommend`; neither are items that no positive event has named, nor rows of zeros.
+        """
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        total = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0).sum(axis=0)
+        length = np.linalg.norm(total)
+        direction = np.ascontiguousarray(total / length if length > 0 else total, np.float32)
+        with self._mirror.lock:
+            outputs, popularity, _ = self._mirror.columns()
+            scores = np.empty(len(popularity), np.float32)
+            cosine_items(outputs, popularity, direction, scores)
+            out = self._mirror.slots(exclude)
+            scores[out[out >= 0]] = -np.inf
+            return self._best(scores, k, only)
+
+    def score(self, vector: F32 | None, keys: U64, *, prior: float | None = None) -> F32:
+        """(n,) scores of keys, those that `recommend` ranks by; -inf where it would never answer them."""
+        with self._mirror.lock:
+            slots = self._mirror.slots(keys)
+            outputs, popularity, floor = self._mirror.columns()
+            scores = np.full(len(keys), -np.inf, np.float32)
+            there = np.flatnonzero(slots >= 0)
+            if vector is None:
+                scores[there] = popularity[slots[there]]
+                return scores
+            found = np.empty(len(there), np.float32)
+            weight = np.float32(self._model.popularity_weight if prior is None else prior)
+            user = np.ascontiguousarray(vector, np.float32)
+            score_items(outputs[slots[there]], popularity[slots[there]], floor, user, weight, found)
+            scores[there] = found
+        return scores
+
+    def _best(self, scores: F32, k: int, only: U64 | None) -> Ranked:
+        """Call under the mirror's lock; scores are written over."""
+        if only is not None:
+            chosen = self._mirror.slots(only)
+            out = np.ones(len(scores), bool)
+            out[chosen[chosen >= 0]] = False
+            scores[out] = -np.inf
+        slots, best = np.empty(k, np.int64), np.empty(k, np.float32)
+        n = top_k(scores, slots, best)
+        keys, ids, clock, updated_ms = self._mirror.describe(slots[:n])
         return Ranked(keys, ids, best[:n].copy(), clock, updated_ms)
 
     def ranks(

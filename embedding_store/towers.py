@@ -149,6 +149,24 @@ class DenseParameters:
         return status.clock, self.initial() + rows.reshape(-1)[: self.size]
 
 
+def pull_back(layers: Layers, x: F32, gradient: F32) -> F32:
+    """(n, inputs): gradient of gradient (n, outputs) · forward(layers, x) with respect to x (n, inputs).
+
+    A ReLU network is affine around x: forward(layers, x) · gradient = x · pull_back(…) + a constant of that region.
+    """
+    alive = []
+    for i, (weights, bias) in enumerate(layers):
+        x = x @ weights + bias
+        if i + 1 < len(layers):
+            alive.append(x > 0)
+            x = np.maximum(x, np.float32(0.0))
+    for i, (weights, _) in reversed(list(enumerate(layers))):
+        if i + 1 < len(layers):
+            gradient = gradient * alive[i]
+        gradient = gradient @ weights.T
+    return gradient
+
+
 def forward(layers: Layers, x: F32) -> F32:
     """(n, inputs) → (n, outputs): ReLU between layers, none after the last; `x` itself where there are no layers."""
     for i, (weights, bias) in enumerate(layers):

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import version as distribution_version
 from pathlib import Path
 from typing import Annotated, Any
@@ -288,11 +289,15 @@ def _connected(path: Path | None) -> TowlineConfig:
 
 def _run_room(room: str, path: Path | None, **options: Any) -> None:
     # Servers that the configuration leaves out are those of the local stack, if it is up.
-    config = LocalStack(_load(path)).connected(broker_needed=room == "trainer")
+    loaded = _load(path)
+    config = LocalStack(loaded).connected(broker_needed=room == "trainer" or loaded.serving.events)
     metrics_port = config.trainer.metrics_port
     if room == "trainer" and metrics_port and not is_free(metrics_port):
         raise PortInUse("[trainer] metrics_port", metrics_port)
     main = _module(f"{room}.main", room)
+    if room == "serving" and config.serving.events:
+        sink = _module("infra.event_sink", "events").KafkaEventSink
+        options["events"] = partial(sink, config.kafka, config.ingest)
     try:
         main.run(config, **options)
     except (SpecError, StoreMisconfigured, StreamMisconfigured) as error:  # those that need a person

@@ -1,4 +1,4 @@
-"""Scoring every item against a user vector, and what is read off the scores: the best k, or one item's rank."""
+"""Scoring every item against a vector, and what is read off the scores: the best k, or one item's rank."""
 
 from __future__ import annotations
 
@@ -28,6 +28,26 @@ def score_items(vectors: F32, popularity: F32, floor: np.float32, user: F32, wei
         for j in range(dim):
             total += vectors[i, j] * user[j]
         out[i] = total + _prior(popularity[i], floor, weight)
+
+
+@njit(cache=True, nogil=True, fastmath=_SUM_ORDER)
+def cosine_items(vectors: F32, popularity: F32, direction: F32, out: F32) -> None:
+    """out[i] = Σ_j vectors[i, j]·direction[j] / |vectors[i]| in float32: cosines, where the direction has length 1.
+
+    vectors (n, dim) f32, popularity (n,) f32, direction (dim,) f32, out (n,) f32. -inf where popularity is -inf, as in
+    `score_items`, and for a row of zeros, which has no direction.
+    """
+    dim = vectors.shape[1]
+    for i in range(vectors.shape[0]):
+        if popularity[i] == -np.inf:
+            out[i] = -np.inf
+            continue
+        total = np.float32(0.0)
+        squares = np.float32(0.0)
+        for j in range(dim):
+            total += vectors[i, j] * direction[j]
+            squares += vectors[i, j] * vectors[i, j]
+        out[i] = total / np.sqrt(squares) if squares != np.float32(0.0) else -np.float32(np.inf)
 
 
 @njit(cache=True, inline="always")

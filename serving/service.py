@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from embedding_store.contract import EmbeddingStore
+from embedding_store.explaining import explain
 from embedding_store.mirror import ItemMirror
 from embedding_store.model import ModelSettings
 from embedding_store.ranking import Ranker
@@ -18,6 +19,9 @@ from serving.metrics import Metrics
 from serving.offload import Offload
 from serving.problems import unavailable
 from serving.settings import ServingSettings
+
+if TYPE_CHECKING:
+    from serving.events import EventSink
 
 Reason = Literal["loading", "store_down", "lag", "draining"]
 
@@ -46,7 +50,9 @@ class Live:
         vector = self.ranker.users(nobody).vectors[0]
         ranked = self.ranker.recommend(vector, exclude=nobody, k=1, only=nobody)
         self.ranker.recommend(None, exclude=nobody, k=1)
-        self.mirror.items(nobody)
+        self.ranker.similar(self.mirror.items(nobody).vectors, exclude=nobody, k=1)
+        self.ranker.score(vector, nobody)
+        explain(self.model, self.ranker, 0, 0)
         vector_json(ranked.scores)
 
 
@@ -61,9 +67,11 @@ class Service:
     fatal: str | None = None  # why the process must exit, if it must
     freshness: Freshness = field(default_factory=Freshness)
     metrics: Metrics = field(default_factory=Metrics)
+    events: EventSink | None = None  # None: events are not taken
 
     def __post_init__(self) -> None:
         self.offload = Offload(self.settings.threads, self.settings.max_queue)
+        self.producing = Offload(1, self.settings.max_queue)
 
     def require_live(self) -> Live:
         """The live model. Raises Problem 503 until there is one."""
@@ -98,3 +106,6 @@ class Service:
     def close(self) -> None:
         """Wait for work in flight."""
         self.offload.close()
+        self.producing.close()
+        if self.events is not None:
+            self.events.close()

@@ -26,7 +26,13 @@ class ServingSettings(BaseModel):
         4 * 2**20, ge=1024, le=2**30, description="request body cap; 4 MiB holds 4096 ids of 512 bytes with escapes"
     )
     max_batch: int = Field(4096, ge=1, le=65536, description="ids in one request: a batch of 64 floats is 1 MB raw")
+    max_users: int = Field(
+        64, ge=1, le=4096, description="users in one recommend:batch: each costs a scan of all items"
+    )
     max_k: int = Field(1000, ge=1, le=100_000, description="items in one recommendation; re-rankers ask for hundreds")
+    events: bool = Field(
+        False, description="take events at POST /v1/events and produce them to [kafka] topic; needs towline[events]"
+    )
     max_lag_s: float = Field(
         5.0, gt=0, description="mirror lag past which readiness fails; longer than a failover's connection errors"
     )

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from native.scan import rank_of, ranks_of, score_items, top_k
+from native.scan import cosine_items, rank_of, ranks_of, score_items, top_k
 
 
 def best_of(scores, k):
@@ -139,3 +139,25 @@ def test_no_tests_and_no_items():
     unknown = (np.ones(1, np.float32), np.ones(1, np.bool_), two, index, np.array([-1]))
     ranks_of(np.zeros((1, 0), np.float32), nothing, floor, *unknown, zero, *came, one, one.copy())
     assert np.isinf(one[0])
+
+
+@pytest.mark.parametrize("dim", [1, 7, 64])
+@pytest.mark.parametrize("n", [0, 1, 50])
+def test_cosines_are_products_over_lengths(n, dim):
+    rng = np.random.default_rng(n + dim)
+    vectors = rng.normal(size=(n, dim)).astype(np.float32)
+    popularity = np.where(rng.random(n) < 0.2, -np.inf, -1.0).astype(np.float32)
+    if n > 2:
+        vectors[0], vectors[1] = 0.0, np.nan
+        popularity[:2] = -1.0
+    direction = rng.normal(size=dim).astype(np.float32)
+    direction /= np.linalg.norm(direction)
+    for array in (vectors, popularity, direction):
+        array.flags.writeable = False
+    out = np.full(n, 7, np.float32)
+    cosine_items(vectors, popularity, direction, out)
+    with np.errstate(invalid="ignore"):
+        wide = vectors.astype(np.float64)
+        expected = wide @ direction / np.linalg.norm(wide, axis=1)
+    expected[(popularity == -np.inf) | (vectors == 0).all(axis=1)] = -np.inf
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)

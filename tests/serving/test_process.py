@@ -281,6 +281,30 @@ def test_over_a_real_socket(tmp_path: Path, redis: RedisServer) -> None:
         assert "Traceback" not in service.log.read_text()
 
 
+def test_every_way_of_ranking_over_a_real_store(tmp_path: Path, redis: RedisServer) -> None:
+    fill(redis).store.close()
+    with serving(tmp_path, redis.url) as service:
+        until(lambda: not service.reasons(), "ready", 30)
+        best = service.post("/v1/recommend", {"user_id": "u1", "k": 3}).json()
+        batch = service.post("/v1/recommend:batch", {"user_ids": ["u1", "u2"], "k": 3}).json()["results"]
+        ids = [item["item_id"] for item in best["items"]]
+        assert [item["item_id"] for item in batch[0]["items"]] == ids
+        scores = service.post("/v1/score", {"user_id": "u1", "item_ids": ids}).json()["scores"]
+        assert scores == [item["score"] for item in best["items"]]
+        why = service.get("/v1/explain", params={"user_id": "u1", "item_id": ids[1]}).json()
+        assert (why["rank"], why["score"]) == (2, scores[1])
+        assert len(service.post("/v1/similar", {"item_ids": ids, "k": 2}).json()["items"]) == 2
+        assert service.post("/v1/events", {"events": []}).status_code == 404
+        redis.pause()  # the user's history can't be read: popularity, said to be stale
+        try:
+            assert service.post("/v1/score", {"user_id": "u1", "item_ids": ids}).headers["x-stale"] == "1"
+            assert service.post("/v1/similar", {"item_ids": ids, "k": 2}).status_code == 200
+            assert service.get("/v1/explain", params={"user_id": "u1", "item_id": ids[1]}).status_code == 503
+        finally:
+            redis.resume()
+        assert "Traceback" not in service.log.read_text()
+
+
 def _exchange(port: int, request: bytes) -> bytes:
     with closing(socket.create_connection(("127.0.0.1", port))) as connection:
         connection.settimeout(10)
