@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from enum import StrEnum
 from functools import partial
 from importlib.metadata import version as distribution_version
 from pathlib import Path
@@ -50,6 +51,15 @@ Folder = Annotated[
     Path | None,
     typer.Option("--folder", metavar="DIR", help="where snapshots are \\[default: snapshots in \\[local] state_dir]"),
 ]
+
+
+class Tower(StrEnum):
+    """Whose id."""
+
+    user = "user"
+    item = "item"
+
+
 _out = Console()
 _err = Console(stderr=True)
 
@@ -255,6 +265,27 @@ def backtest(
         )  # fmt: skip
     except (command.BacktestError, SpecError) as error:
         raise InfraError(str(error)) from error
+
+
+@app.command("inspect")
+def inspect_id(
+    tower: Annotated[Tower, typer.Argument(metavar="user|item")],
+    entity: Annotated[str, typer.Argument(metavar="ID")],
+    config: Config = None,
+    newest: Annotated[
+        int, typer.Option("--newest", min=0, max=10_000_000, help="records of each partition that are searched")
+    ] = 10_000,
+    timeout: Annotated[float, typer.Option("--timeout", min=0, help="seconds for the search")] = 10.0,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
+) -> None:
+    """All that store and topic know of one id, and why an event of it isn't there."""
+    stack = LocalStack(_load(config))
+    try:
+        connected = stack.connected()
+    except NotRunning:
+        connected = stack.connected(broker_needed=False)  # what the store knows is better than nothing
+    command = _module("infra.inspection.command", "events")
+    command.run(connected, tower.value, entity, newest=newest, timeout_s=timeout, as_json=as_json, out=_out)
 
 
 @app.command("config")
