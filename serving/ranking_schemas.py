@@ -7,10 +7,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from serving.schemas import Age, Choice, Id, Index, RecommendedItem, Score, Step, UserState
+from serving.schemas import Age, Choice, Id, Index, K, RecommendedItem, Score, Step, UserState
 
 Strategy = Literal["personal", "popular", "mean"]
-ItemIds = Annotated[list[Id], Meta(min_length=1)]
 
 
 class RecommendBatchRequest(Choice, kw_only=True):
@@ -41,7 +40,7 @@ class SimilarRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Items to look around; one, or a list whose common direction counts."""
 
     item_ids: Annotated[list[Id], Meta(min_length=1, description="items to be near to; they are not answered")]
-    k: Annotated[int, Meta(ge=1, description="items wanted")] = 20
+    k: K = 20
     exclude: Annotated[list[Id], Meta(description="items never to answer")] = []
     candidates: Annotated[list[Id] | None, Meta(description="choose among these items only")] = None
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from embedding_store.contract import EmbeddingStore
-from embedding_store.explaining import explain
 from embedding_store.mirror import ItemMirror
 from embedding_store.model import ModelSettings
 from embedding_store.ranking import Ranker
+from native.scan import rank_of
 from serving.floats import vector_json
 from serving.freshness import Freshness
 from serving.metrics import Metrics
@@ -52,7 +52,7 @@ class Live:
         self.ranker.recommend(None, exclude=nobody, k=1)
         self.ranker.similar(self.mirror.items(nobody).vectors, exclude=nobody, k=1)
         self.ranker.score(vector, nobody)
-        explain(self.model, self.ranker, 0, 0)
+        rank_of(ranked.scores if len(ranked.scores) else vector, 0)
         vector_json(ranked.scores)
 
 
