@@ -77,7 +77,7 @@ def test_in_a_browser(tmp_path: Path, redis: RedisServer) -> None:  # noqa: F811
     trainer, writer = Trainer(), fill(redis)
     urls = [trainer.url]
     with serving(tmp_path, redis.url, trainer_metrics=urls) as service, writing(writer, trainer):
-        until(lambda: not service.reasons(), "ready", 30)
+        until(lambda: not service.reasons(), "ready", 90)  # may be the first to compile kernels
         with tab(tmp_path, f"{service.url}/dashboard") as browser:
             browser.until("document.body.dataset.looks > 3", "looks arrive")
             _shows(browser)
@@ -145,7 +145,7 @@ def _is_used_by_keyboard(browser: Tab) -> None:
 def test_with_keys_the_page_asks_for_one_and_has_no_data(tmp_path: Path, redis: RedisServer) -> None:  # noqa: F811
     fill(redis).store.close()
     with serving(tmp_path, redis.url, api_keys=["sesame"]) as service:
-        until(lambda: not service.reasons(), "ready", 30)
+        until(lambda: not service.reasons(), "ready", 90)  # may be the first to compile kernels
         with tab(tmp_path, f"{service.url}/dashboard") as browser:
             browser.until("!document.getElementById('key-box').hidden", "a key is asked for")
             browser.until("document.activeElement.id == 'key'", "the box has the focus")
@@ -159,7 +159,7 @@ def test_with_keys_the_page_asks_for_one_and_has_no_data(tmp_path: Path, redis: 
 def test_the_stream_ends_with_its_client_and_has_a_limit(tmp_path: Path, redis: RedisServer) -> None:  # noqa: F811
     fill(redis).store.close()
     with serving(tmp_path, redis.url) as service:
-        until(lambda: not service.reasons(), "ready", 30)
+        until(lambda: not service.reasons(), "ready", 90)  # may be the first to compile kernels
         viewers = [_viewer(service.port) for _ in range(16)]
         with closing(http.client.HTTPConnection("127.0.0.1", service.port, timeout=10)) as refused:
             refused.request("GET", "/dashboard/events")
