@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from serving.dashboard.routes import DashboardRoutes
 from serving.docs import DocsRoutes
 from serving.embeddings import EmbeddingRoutes
 from serving.events import EventRoutes
@@ -45,6 +46,7 @@ def routes(service: Service) -> list[Route]:
     embeddings, recommend, similar = EmbeddingRoutes(service), RecommendRoutes(service), SimilarRoutes(service)
     score, explain, events = ScoreRoutes(service), ExplainRoutes(service), EventRoutes(service)
     model, health, docs = ModelRoutes(service), HealthRoutes(service), DocsRoutes()
+    dashboard = DashboardRoutes(service)
     return [
         Route("/v1/embeddings/{tower}:batch", embeddings.batch, methods=["POST"]),
         Route("/v1/embeddings/{tower}/{id:id}", embeddings.lookup, methods=["GET"]),
@@ -59,6 +61,8 @@ def routes(service: Service) -> list[Route]:
         Route("/readyz", health.ready, methods=["GET"]),
         Route("/metrics", health.metrics, methods=["GET"]),
         Route("/openapi.json", docs.openapi, methods=["GET"]),
+        Route("/dashboard", dashboard.show, methods=["GET"]),
+        Route("/dashboard/events", dashboard.events, methods=["GET"]),
         Route("/docs", docs.page, methods=["GET"]),
     ]
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 from urllib.parse import unquote_to_bytes
 
 import numpy as np
 import xxhash
 
 from embedding_store.contract import U64
+from native.hashing import keys_and_checks
 from native.identity import MAX_ID_BYTES, TEXT_BIT, canonical, is_integer
+from native.ragged import Ragged
 from serving.problems import Problem, invalid
 
 
@@ -60,10 +63,29 @@ def checked(identity: bytes, field: str) -> bytes:
 def many(entities: Sequence[str | int], field: str) -> list[bytes]:
     """Canonical bytes of each id. Raises Problem 422 that names the first bad one's place."""
     identities = [str(entity).encode() for entity in entities]
-    for i, identity in enumerate(identities):
-        if not 1 <= len(identity) <= MAX_ID_BYTES:
+    lengths = list(map(len, identities))
+    if lengths and not (min(lengths) >= 1 and max(lengths) <= MAX_ID_BYTES):
+        for i, identity in enumerate(identities):
             checked(identity, f"{field}[{i}]")
     return identities
+
+
+def keys_of_many(entities: Sequence[str | int], field: str) -> U64:
+    """(n,) keys of n ids as JSON gave them. Raises Problem 422 as `many`.
+
+    ASCII texts are laid end to end as they are: an object an id would be half of what a batch costs.
+    """
+    texts = cast("Sequence[str]", entities)
+    try:
+        text = "".join(texts)
+    except TypeError:  # integers among them
+        return keys_of(many(entities, field))
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    if not text.isascii() or not len(lengths) or lengths.min() < 1 or lengths.max() > MAX_ID_BYTES:
+        return keys_of(many(entities, field))
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return keys_and_checks(Ragged(offsets, np.frombuffer(text.encode(), np.uint8)))[0]
 
 
 def key_of(identity: bytes) -> int:
@@ -71,6 +93,11 @@ def key_of(identity: bytes) -> int:
     return int(identity) if is_integer(identity) else xxhash.xxh3_64_intdigest(identity) | TEXT_BIT
 
 
+_FEW = 8  # ids: hashing them one by one costs less than the kernel's preparations
+
+
 def keys_of(identities: Sequence[bytes]) -> U64:
     """(n,) keys of n ids in canonical bytes."""
-    return np.fromiter(map(key_of, identities), np.uint64, len(identities))
+    if len(identities) <= _FEW:
+        return np.fromiter(map(key_of, identities), np.uint64, len(identities))
+    return keys_and_checks(Ragged.of(identities))[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol
@@ -17,6 +18,10 @@ from serving.service import Service
 from serving.settings import ServingSettings
 
 log = logging.getLogger(__name__)
+
+
+_SWITCH_S = 0.0005
+"""How long a thread may keep the interpreter while others want it: Python's own 5 ms would be the loop's tail."""
 
 
 class Config(Protocol):
@@ -48,6 +53,7 @@ def serve(config: Config, events: Callable[[], EventSink] | None = None) -> None
     """`run`, with StartupError instead of an exit."""
     if not logging.getLogger().handlers:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    sys.setswitchinterval(_SWITCH_S)
     settings = config.serving
     if settings.events and events is None:
         raise StartupError(

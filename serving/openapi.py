@@ -140,6 +140,24 @@ def _paths() -> dict[str, Any]:
         "/openapi.json": {
             "get": operation("openapi", "This document", {"application/json": {"schema": {"type": "object"}}}, EVERY)
         },
+        "/dashboard": {
+            "get": operation(
+                "dashboard",
+                "How it all is, for people",
+                {"text/html": {"schema": {"type": "string"}}},
+                ("503",),
+                open_to_all=True,
+            )
+        },
+        "/dashboard/events": {
+            "get": operation(
+                "dashboard_events",
+                "What the dashboard shows, once a second",
+                {"text/event-stream": {"schema": {"type": "string"}}},
+                (*EVERY, "503"),
+                description="Server-sent events: `begin`, then `look` a second, with `items` where the map has others.",
+            )
+        },
         "/docs": {
             "get": operation("docs", "This document, for people", {"text/html": {"schema": {"type": "string"}}}, EVERY)
         },

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -11,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from embedding_store.contract import U64
+from embedding_store.errors import StoreUnavailable
 from embedding_store.ranking import Ranked
 from serving import ids
 from serving.body import BodyReader
@@ -25,13 +27,18 @@ from serving.settings import ServingSettings
 from serving.staleness import index_of, stale_headers
 from serving.taste import Strategy, Taste, ranked_by, tastes_of
 from serving.times import age_s, now_ms
+from serving.together import Together
+
+_LOT = 16
+"""Requests answered by one pass: from four on it costs by the request, and its length is what the next lot waits."""
 
 
 class RecommendRoutes:
-    """`/v1/recommend`, and `:batch`. Reading the users and ranking are one piece of work on a thread."""
+    """`/v1/recommend`, and `:batch`. Reading users and ranking are one piece of work on a thread, for all who ask."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._together = Together(service.offload, self._answer_all, _LOT)
         self._body = BodyReader(RecommendRequest, service.settings.max_body_bytes)
         self._batch_body = BodyReader(RecommendBatchRequest, service.settings.max_body_bytes)
 
@@ -40,7 +47,7 @@ class RecommendRoutes:
         asked = await self._body.read(request)
         self._check(asked)
         live = self._service.require_live()
-        response, strategy = await self._service.offload.run(partial(self._answer, live, asked))
+        response, strategy = await self._together.run((live, asked))
         self._service.metrics.strategy(strategy)
         return response
 
@@ -65,11 +72,24 @@ class RecommendRoutes:
         check_k(asked.k, settings)
         check_ids(settings, exclude=asked.exclude, candidates=asked.candidates)
 
-    def _answer(self, live: Live, asked: RecommendRequest) -> tuple[Response, Strategy]:
-        identity = ids.from_json(asked.user_id, "user_id")
-        exclude, only = chosen(asked.exclude, asked.candidates)
-        (taste,) = tastes_of(self._service, live, ids.keys_of([identity]))
-        strategy, ranked = _ranked(live, asked, taste, exclude, only)
+    def _answer_all(self, asks: Sequence[tuple[Live, RecommendRequest]]) -> list[tuple[Response, Strategy] | Exception]:
+        """One reading of all users, one pass over the items for those it can serve; an answer or an error for each."""
+        answers: dict[int, tuple[Response, Strategy] | Exception] = {}
+        wanted: dict[Live, list[tuple[int, Wanted]]] = {}
+        for i, (live, asked) in enumerate(asks):
+            try:
+                user = ids.key_of(ids.from_json(asked.user_id, "user_id"))
+                wanted.setdefault(live, []).append((i, Wanted(asked, user, *chosen(asked.exclude, asked.candidates))))
+            except Problem as error:
+                answers[i] = error
+        for live, those in wanted.items():  # two only while a model replaces another
+            wants = [want for _, want in those]
+            tastes = tastes_of(self._service, live, np.array([want.user for want in wants], np.uint64))
+            for (i, _), taste, ranked in zip(those, tastes, ranked_all(live, wants, tastes), strict=True):
+                answers[i] = ranked if isinstance(ranked, Exception) else self._answer(live, taste, *ranked)
+        return [answers[i] for i in range(len(asks))]
+
+    def _answer(self, live: Live, taste: Taste, strategy: Strategy, ranked: Ranked) -> tuple[Response, Strategy]:
         document = Recommendation(
             items=items_of(ranked),
             strategy=strategy,
@@ -84,26 +104,70 @@ class RecommendRoutes:
     def _answers(self, live: Live, asked: RecommendBatchRequest) -> tuple[Response, list[Strategy]]:
         identities = ids.many(asked.user_ids, "user_ids")
         exclude, only = chosen(asked.exclude, asked.candidates)
-        tastes = tastes_of(self._service, live, ids.keys_of(identities))
+        keys = ids.keys_of(identities)
+        tastes = tastes_of(self._service, live, keys)
         cold = [identity.decode() for identity, taste in zip(identities, tastes, strict=True) if taste.cold]
         if cold and asked.fallback == "error":
             detail = f"{len(cold)} of {len(tastes)} users have no history to recommend from, and fallback is error"
             raise Problem(404, "cold-user", detail, missing=cold[:10])
-        results = []
-        for identity, taste in zip(identities, tastes, strict=True):
-            strategy, ranked = _ranked(live, asked, taste, exclude, only)
-            results.append(UserRecommendation(identity.decode(), items_of(ranked), strategy, taste.cold, taste.state))
+        wants = [Wanted(asked, key, exclude, only) for key in keys.tolist()]
+        results, strategies = [], []
+        for identity, taste, ranked in zip(identities, tastes, ranked_all(live, wants, tastes), strict=True):
+            if isinstance(ranked, Exception):
+                raise ranked
+            strategy, best = ranked
+            results.append(UserRecommendation(identity.decode(), items_of(best), strategy, taste.cold, taste.state))
+            strategies.append(strategy)
         document = Recommendations(results, index_of(self._service, live), live.version)
         headers = stale_headers(self._service, live, stale=any(taste.unreachable for taste in tastes))
-        response = Response(msgspec.json.encode(document), headers=headers, media_type=JSON)
-        return response, [result.strategy for result in results]
+        return Response(msgspec.json.encode(document), headers=headers, media_type=JSON), strategies
 
 
-def _ranked(live: Live, asked: Choice, taste: Taste, exclude: U64, only: U64 | None) -> tuple[Strategy, Ranked]:
-    if asked.exclude_seen and len(taste.seen):
-        exclude = np.concatenate([exclude, taste.seen])
-    strategy, vector = ranked_by(live, taste, asked.fallback)
-    return strategy, live.ranker.recommend(vector, exclude=exclude, k=asked.k, only=only, prior=taste.prior)
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is wanted for one user, with keys for its ids."""
+
+    asked: Choice
+    user: int
+    exclude: U64
+    only: U64 | None
+
+    def excluded(self, taste: Taste) -> U64:
+        """Keys never to answer."""
+        if not self.asked.exclude_seen or not len(taste.seen):
+            return self.exclude
+        return np.concatenate([self.exclude, taste.seen]) if len(self.exclude) else taste.seen
+
+
+def ranked_all(
+    live: Live, wants: Sequence[Wanted], tastes: Sequence[Taste]
+) -> Iterator[tuple[Strategy, Ranked] | Problem | StoreUnavailable]:
+    """For each user, in order. Those with a taste who choose among all items share passes of `_LOT`."""
+    together = [i for i, want in enumerate(wants) if want.only is None and tastes[i].vector is not None]
+    passed: dict[int, Ranked] = {}
+    for start in range(0, len(together), _LOT):
+        lot = together[start : start + _LOT]
+        ranked = live.ranker.recommend_many(
+            np.array([tastes[i].vector for i in lot], np.float32),
+            np.array([tastes[i].prior for i in lot], np.float32),
+            [wants[i].excluded(tastes[i]) for i in lot],
+            [wants[i].asked.k for i in lot],
+        )
+        passed.update(zip(lot, ranked, strict=True))
+    for i, (want, taste) in enumerate(zip(wants, tastes, strict=True)):
+        if i in passed:
+            yield "personal", passed[i]
+            continue
+        try:
+            strategy, vector = ranked_by(live, taste, want.asked.fallback)
+        except (Problem, StoreUnavailable) as error:
+            yield error
+            continue
+        exclude = want.excluded(taste)
+        yield (
+            strategy,
+            live.ranker.recommend(vector, exclude=exclude, k=want.asked.k, only=want.only, prior=taste.prior),
+        )
 
 
 def check_k(k: int, settings: ServingSettings) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Reason = Literal["loading", "store_down", "lag", "draining"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Live:
     """A published model with a loaded mirror; replaced as a whole when another model is published."""
 
@@ -50,6 +50,9 @@ class Live:
         vector = self.ranker.users(nobody).vectors[0]
         ranked = self.ranker.recommend(vector, exclude=nobody, k=1, only=nobody)
         self.ranker.recommend(None, exclude=nobody, k=1)
+        self.ranker.recommend_many(vector[None], np.ones(1, np.float32), [nobody], [1])
+        self.mirror.items(nobody)
+        self.mirror.item(nobody)
         self.ranker.similar(self.mirror.items(nobody).vectors, exclude=nobody, k=1)
         self.ranker.score(vector, nobody)
         rank_of(ranked.scores if len(ranked.scores) else vector, 0)

@@ -48,6 +48,10 @@ class ServingSettings(BaseModel):
         description="after SIGTERM, time for load balancers to see readiness 503 before the port closes",
     )
     shutdown_s: float = Field(10.0, ge=0, le=600, description="then, time for requests in flight to finish")
+    trainer_metrics: tuple[str, ...] = Field(
+        (),
+        description="URLs of trainers' metrics, for the dashboard's loss and hit rate; `towline up` knows its own",
+    )
     workers: int = Field(1, ge=1, le=1, description="processes; one for now: several would each hold their own mirror")
 
     @field_validator("api_keys")
@@ -60,6 +64,14 @@ class ServingSettings(BaseModel):
                     f"api_keys[{i}] must be printable ASCII without surrounding spaces: HTTP headers carry nothing else"
                 )
         return keys
+
+    @field_validator("trainer_metrics")
+    @classmethod
+    def _urls(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        for url in urls:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"'{url}' is not a URL: write http://HOST:PORT/metrics")
+        return urls
 
     @model_validator(mode="after")
     def _guarded_off_loopback(self) -> ServingSettings:

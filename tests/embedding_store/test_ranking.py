@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -242,6 +244,23 @@ def test_popularity_is_as_of_each_test():
         assert 1 + better <= ranks[i] <= 1 + better + near
     assert (ranks == popular).all()
     assert ranks[-1] < ranks[0]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_many_at_once_get_what_each_gets_alone(name):
+    _, ranker = world(MODELS[name])
+    users = ranker.users(np.array([2, 5, 8, 3, 7], np.uint64))
+    excludes = [users.seen_keys[a:b] for a, b in itertools.pairwise(users.seen_offsets)]
+    excludes[3] = np.array([5, 10_000, 7], np.uint64)
+    ks = [5, 100, 0, 3, 7]
+    together = ranker.recommend_many(users.vectors, users.prior, excludes, ks)
+    for i, ranked in enumerate(together):
+        alone = ranker.recommend(users.vectors[i], exclude=excludes[i], k=ks[i], prior=float(users.prior[i]))
+        assert ranked.keys.tolist() == alone.keys.tolist()
+        assert ranked.ids == alone.ids
+        np.testing.assert_allclose(ranked.scores, alone.scores, rtol=1e-5)
+        assert (ranked.clock == alone.clock).all()
+    assert ranker.recommend_many(users.vectors[:0], users.prior[:0], [], []) == []
 
 
 @pytest.mark.parametrize("name", MODELS)
