@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from kafka import KafkaConsumer, TopicPartition
 
-from ingest.backlog import Record
 from ingest.batch_reader import BatchReader
 from ingest.columns import MAX_LINES, MicroBatch, Partition
 from ingest.contract import StreamMisconfigured
 from ingest.dead_letters import DeadLetter
+from ingest.fetched import Fetched
+from ingest.kafka_batches import PartitionBatches
 from ingest.kafka_client import client_options, connect, topic_identity, translated
 from ingest.settings import IngestSettings, KafkaSettings
 
@@ -59,6 +60,7 @@ def search(
     letters: list[DeadLetter] = []
     reader = BatchReader(kafka.topic, ingest, letters.append)
     consumer = connect(KafkaConsumer, options | {"enable_auto_commit": False}, doing, kafka)
+    consumer._fetcher.PartitionRecords = PartitionBatches
     try:
         with translated(doing, kafka):
             numbers = consumer.partitions_for_topic(kafka.topic)
@@ -97,7 +99,7 @@ def _read(
     deadline = time.monotonic() + timeout_s
     while any(reached[place] < stops[place] for place in stops) and time.monotonic() < deadline:
         polled = consumer.poll(timeout_ms=200)
-        taken = [(place.partition, records) for place, records in polled.items()]
+        taken = [(place.partition, chunks) for place, chunks in polled.items()]
         batch = reader.read(taken, {}, time.time_ns() // 1_000_000)
         sightings += _of_batch(batch, *wanted) + _of_letters(letters, taken, wanted[1])
         letters.clear()
@@ -125,11 +127,16 @@ def _of_batch(batch: MicroBatch, tower: str, identity: bytes, key: int) -> list[
     return found
 
 
-def _of_letters(letters: list[DeadLetter], taken: list[tuple[int, list[Record]]], identity: bytes) -> list[Sighting]:
+def _of_letters(letters: list[DeadLetter], taken: list[tuple[int, list[Fetched]]], identity: bytes) -> list[Sighting]:
     """Refused ones can't be decoded for sure: those whose bytes hold the id."""
     if not letters:
         return []
-    times = {(number, record.offset): record.timestamp for number, records in taken for record in records}
+    times = {
+        (number, offset): time_ms
+        for number, chunks in taken
+        for chunk in chunks
+        for offset, time_ms in zip(chunk.offset.tolist(), chunk.time_ms.tolist(), strict=True)
+    }
     return [
         Sighting(one.partition, one.offset, 0, times[one.partition, one.offset], 0.0, one.reason, tombstone=False)
         for one in letters
