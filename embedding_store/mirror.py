@@ -107,6 +107,25 @@ class ItemMirror:
         """Items held."""
         return len(self._index)
 
+    @property
+    def nbytes(self) -> int:
+        """Memory of its arrays, without the ids' Python objects."""
+        with self.lock:
+            arrays = [self._vectors, self._log_popularity, self._bias, self._delivered_at, self._named, self._checks]
+            arrays += [*self._columns.values(), self._index.slot_keys]
+            arrays += [] if self._delivered is self._vectors else [self._delivered]
+            arrays += [] if self._outputs is self._vectors else [self._outputs]
+            return sum(array.nbytes for array in arrays)
+
+    def spread(self, limit: int) -> U64:
+        """Keys of at most `limit` items, spread evenly over the order in which they came."""
+        with self.lock:
+            high = self._index.high_water
+            places = np.arange(0, high, max(1, -(-high // limit)))
+            keys = self._index.slot_keys[places]
+            held: U64 = keys[self._index.find(keys) == places]  # without freed slots
+        return held
+
     def wait(self, timeout_s: float) -> bool:
         """Block until there is something to refresh (True), or the time is over (False)."""
         cursors = [c for c in self._cursors.values() if c is not None]
@@ -234,10 +253,22 @@ class ItemMirror:
         with self.lock:
             slots = self._index.find(keys)
             found = slots >= 0
+            if found.all():
+                columns = {name: column[slots] for name, column in self._columns.items()}
+                return MirrorRows(vectors=self._outputs[slots], found=found, **columns)
             safe = np.where(found, slots, 0)
             vectors = np.where(found[:, None], self._outputs[safe], np.float32(0.0))
             columns = {name: np.where(found, column[safe], 0) for name, column in self._columns.items()}
             return MirrorRows(vectors=vectors, found=found, **columns)
+
+    def item(self, keys: U64) -> tuple[F32, int, int, int] | None:
+        """(output (output_dim,), clock, count, updated_ms) of the only key of `keys` (1,); None where it is missing."""
+        with self.lock:
+            slot = int(self._index.find(keys)[0])
+            if slot < 0:
+                return None
+            clock, count, updated_ms = (int(column[slot]) for column in self._columns.values())
+            return self._outputs[slot].copy(), clock, count, updated_ms
 
     def raw_vectors(self, keys: U64) -> tuple[F32, Bool]:
         """((n, dim) rows before the item tower, (n,) found): what user histories are pooled from."""
@@ -260,12 +291,16 @@ class ItemMirror:
         """(n,) place of each key in the arrays that `scores` fills, -1 where absent. Valid under `lock`."""
         return self._index.find(keys)
 
-    def scores(self, vector: F32 | None, popularity_weight: float) -> F32:
+    def scores(self, vector: F32 | None, popularity_weight: float, slots: I64 | None = None) -> F32:
         """(high water,) score of every slot: vector·item + weight·ln(popularity / the most popular's), see `columns`.
+
+        slots: of these alone, in their order.
 
         Call under `lock`. -inf for items that no positive event has named yet. None scores by popularity alone.
         """
         outputs, popularity, floor = self.columns()
+        if slots is not None:
+            outputs, popularity = outputs[slots], popularity[slots]
         if vector is None:
             return popularity.copy()
         out = np.empty(len(popularity), np.float32)

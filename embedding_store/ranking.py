@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ from embedding_store.mirror import ItemMirror
 from embedding_store.model import ModelSettings
 from embedding_store.towers import bucket_of, user_outputs
 from native.pooling import pool_histories
-from native.scan import rank_of, ranks_of, top_k
+from native.scan import cosine_items, rank_of, ranks_of, score_items, top_k, top_k_of_many
 
 _TOGETHER = 64
 """Users scored by one product: scores of so many stay in the cache for most catalogues."""
@@ -66,11 +67,16 @@ class Ranker:
 
     def users(self, keys: U64) -> Users:
         """Read histories (and id vectors) from the store and run the user tower. Raises StoreUnavailable."""
-        own: Rows | None = None
-        if self._model.user_id_vector:
-            histories, own = self._store.histories_and_rows("history", "user", keys)
-        else:
-            histories = self._store.histories("history", keys)
+        return self.users_of(*self.read(keys))
+
+    def read(self, keys: U64) -> tuple[Histories, Rows | None]:
+        """What the store holds of users: histories, and id vectors if the model has them. Raises StoreUnavailable."""
+        if not self._model.user_id_vector:
+            return self._store.histories("history", keys), None
+        return self._store.histories_and_rows("history", "user", keys)
+
+    def users_of(self, histories: Histories, own: Rows | None) -> Users:
+        """The user tower over what `read` returned."""
         clock, updated_ms = histories.clock, histories.updated_ms
         if own is not None:
             clock, updated_ms = np.maximum(clock, own.clock), np.maximum(updated_ms, own.updated_ms)
@@ -101,16 +107,80 @@ class Ranker:
         positive event has named are never recommended.
         """
         with self._mirror.lock:
-            scores = self._scores(vector, exclude, prior)
             if only is not None:
-                chosen = self._mirror.slots(only)
-                out = np.ones(len(scores), bool)
-                out[chosen[chosen >= 0]] = False
-                scores[out] = -np.inf
-            slots, best = np.empty(k, np.int64), np.empty(k, np.float32)
-            n = top_k(scores, slots, best)
-            keys, ids, clock, updated_ms = self._mirror.describe(slots[:n])
+                slots = self._chosen(only, exclude)
+                weight = self._model.popularity_weight if prior is None else prior
+                return self._best(self._mirror.scores(vector, weight, slots), k, slots)
+            return self._best(self._scores(vector, exclude, prior), k)
+
+    def similar(self, vectors: F32, *, exclude: U64, k: int, only: U64 | None = None) -> Ranked:
+        """The k items nearest to given outputs (n, output_dim), by cosine to the sum of their directions. Exact.
+
+        exclude and only as in `recommend`; neither are items that no positive event has named, nor rows of zeros.
+        """
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        total = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0).sum(axis=0)
+        length = np.linalg.norm(total)
+        direction = np.ascontiguousarray(total / length if length > 0 else total, np.float32)
+        with self._mirror.lock:
+            outputs, popularity, _ = self._mirror.columns()
+            slots = None if only is None else self._chosen(only, exclude)
+            if slots is not None:
+                outputs, popularity = outputs[slots], popularity[slots]
+            scores = np.empty(len(popularity), np.float32)
+            cosine_items(outputs, popularity, direction, scores)
+            if slots is None:
+                out = self._mirror.slots(exclude)
+                scores[out[out >= 0]] = -np.inf
+            return self._best(scores, k, slots)
+
+    def score(self, vector: F32 | None, keys: U64, *, prior: float | None = None) -> F32:
+        """(n,) scores of keys, those that `recommend` ranks by; -inf where it would never answer them."""
+        with self._mirror.lock:
+            slots = self._mirror.slots(keys)
+            outputs, popularity, floor = self._mirror.columns()
+            scores = np.full(len(keys), -np.inf, np.float32)
+            there = np.flatnonzero(slots >= 0)
+            if vector is None:
+                scores[there] = popularity[slots[there]]
+                return scores
+            found = np.empty(len(there), np.float32)
+            weight = np.float32(self._model.popularity_weight if prior is None else prior)
+            user = np.ascontiguousarray(vector, np.float32)
+            score_items(outputs[slots[there]], popularity[slots[there]], floor, user, weight, found)
+            scores[there] = found
+        return scores
+
+    def _best(self, scores: F32, k: int, slots: I64 | None = None) -> Ranked:
+        """Of scores (n,) of `slots` (n,), rising; None: of all. Call under the mirror's lock."""
+        at, best = np.empty(k, np.int64), np.empty(k, np.float32)
+        n = top_k(scores, at, best)
+        keys, ids, clock, updated_ms = self._mirror.describe(at[:n] if slots is None else slots[at[:n]])
         return Ranked(keys, ids, best[:n].copy(), clock, updated_ms)
+
+    def recommend_many(self, vectors: F32, priors: F32, excludes: Sequence[U64], ks: Sequence[int]) -> list[Ranked]:
+        """`recommend` of m user vectors (m, output_dim) in one pass over the items.
+
+        priors (m,) weights of log popularity, as `Users.prior`; excludes: keys left out for each.
+        """
+        m, k = len(vectors), np.array(ks, np.int64)
+        slots = np.empty((m, max(1, int(k.max(initial=0)))), np.int64)
+        best = np.full(slots.shape, -np.inf, np.float32)
+        offsets = np.zeros(m + 1, np.int64)
+        np.cumsum([len(keys) for keys in excludes], out=offsets[1:])
+        user = np.repeat(np.arange(m), np.diff(offsets))
+        with self._mirror.lock:
+            outputs, popularity, floor = self._mirror.columns()
+            out = self._mirror.slots(np.concatenate([*excludes, np.zeros(0, np.uint64)]))
+            excluded = out[np.lexsort((out, user))]  # unknown ones, -1, are no item's
+            users = np.ascontiguousarray(vectors, np.float32)
+            weights = np.ascontiguousarray(priors, np.float32)
+            sizes = top_k_of_many(outputs, popularity, floor, users, weights, offsets, excluded, k, slots, best)
+            described = [self._mirror.describe(row[:n]) for row, n in zip(slots, sizes.tolist(), strict=True)]
+        return [
+            Ranked(keys, ids, scores[: len(ids)], clock, updated_ms)
+            for (keys, ids, clock, updated_ms), scores in zip(described, best, strict=True)
+        ]
 
     def ranks(
         self, vectors: F32, prior: F32, warm: Bool, seen_offsets: I64, seen: U64, targets: U64, arrivals: Arrivals
@@ -164,6 +234,10 @@ class Ranker:
         with self._mirror.lock:
             slot = int(self._mirror.slots(np.array([target], np.uint64))[0])
             return float("inf") if slot < 0 else float(rank_of(self._scores(vector, exclude, prior), slot))
+
+    def _chosen(self, only: U64, exclude: U64) -> I64:
+        """Slots of the known ones of `only`, rising, without `exclude`: a pass need see no others."""
+        return np.setdiff1d(self._mirror.slots(only), np.append(self._mirror.slots(exclude), -1))
 
     def _scores(self, vector: F32 | None, exclude: U64, prior: float | None) -> F32:
         scores = self._mirror.scores(vector, self._model.popularity_weight if prior is None else prior)

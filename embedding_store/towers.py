@@ -173,6 +173,34 @@ def _finished(model: ModelSettings, x: F32) -> F32:
     return out
 
 
+def user_factor(model: ModelSettings, layers: Layers, x: F32) -> F32:
+    """(n,) what `user_outputs` multiplies forward(layers, x) by: 1 / temperature, and 1 / norm for cosines."""
+    factor = np.full(len(x), 1.0 / model.temperature, np.float32)
+    if model.similarity == "dot":
+        return factor
+    out = forward(layers, x)
+    squares = np.einsum("ij,ij->i", out, out, dtype=np.float32)
+    return np.asarray(factor / np.sqrt(np.maximum(squares, np.float32(SHORTEST))), np.float32)
+
+
+def pull_back(layers: Layers, x: F32, gradient: F32) -> F32:
+    """(n, inputs): gradient of gradient (n, outputs) · forward(layers, x) with respect to x (n, inputs).
+
+    A ReLU network is affine around x: forward(layers, x) · gradient = x · pull_back(…) + a constant of that region.
+    """
+    alive = []
+    for i, (weights, bias) in enumerate(layers):
+        x = x @ weights + bias
+        if i + 1 < len(layers):
+            alive.append(x > 0)
+            x = np.maximum(x, np.float32(0.0))
+    for i, (weights, _) in reversed(list(enumerate(layers))):
+        if i + 1 < len(layers):
+            gradient = gradient * alive[i]
+        gradient = gradient @ weights.T
+    return gradient
+
+
 def forward(layers: Layers, x: F32) -> F32:
     """(n, inputs) → (n, outputs): ReLU between layers, none after the last; `x` itself where there are no layers."""
     for i, (weights, bias) in enumerate(layers):

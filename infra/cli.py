@@ -10,6 +10,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from enum import StrEnum
+from functools import partial
 from importlib.metadata import version as distribution_version
 from pathlib import Path
 from typing import Annotated, Any
@@ -55,6 +57,15 @@ Folder = Annotated[
     Path | None,
     typer.Option("--folder", metavar="DIR", help="where snapshots are \\[default: snapshots in \\[local] state_dir]"),
 ]
+
+
+class Tower(StrEnum):
+    """Whose id."""
+
+    user = "user"
+    item = "item"
+
+
 _out = Console()
 _err = Console(stderr=True)
 
@@ -262,6 +273,27 @@ def backtest(
         raise InfraError(str(error)) from error
 
 
+@app.command("inspect")
+def inspect_id(
+    tower: Annotated[Tower, typer.Argument(metavar="user|item")],
+    entity: Annotated[str, typer.Argument(metavar="ID")],
+    config: Config = None,
+    newest: Annotated[
+        int, typer.Option("--newest", min=0, max=10_000_000, help="records of each partition that are searched")
+    ] = 10_000,
+    timeout: Annotated[float, typer.Option("--timeout", min=0, help="seconds for the search")] = 10.0,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
+) -> None:
+    """All that store and topic know of one id, and why an event of it isn't there."""
+    stack = LocalStack(_load(config))
+    try:
+        connected = stack.connected()
+    except NotRunning:
+        connected = stack.connected(broker_needed=False)  # what the store knows is better than nothing
+    command = _module("infra.inspection.command", "events")
+    command.run(connected, tower.value, entity, newest=newest, timeout_s=timeout, as_json=as_json, out=_out)
+
+
 @app.command("config")
 def show_config(config: Config = None) -> None:
     """Print the configuration in effect as TOML, secrets masked."""
@@ -294,11 +326,15 @@ def _connected(path: Path | None) -> TowlineConfig:
 
 def _run_room(room: str, path: Path | None, **options: Any) -> None:
     # Servers that the configuration leaves out are those of the local stack, if it is up.
-    config = LocalStack(_load(path)).connected(broker_needed=room == "trainer")
+    loaded = _load(path)
+    config = LocalStack(loaded).connected(broker_needed=room == "trainer" or loaded.serving.events)
     metrics_port = config.trainer.metrics_port
     if room == "trainer" and metrics_port and not is_free(metrics_port):
         raise PortInUse("[trainer] metrics_port", metrics_port)
     main = _module(f"{room}.main", room)
+    if room == "serving" and config.serving.events:
+        sink = _module("infra.event_sink", "events").KafkaEventSink
+        options["events"] = partial(sink, config.kafka, config.ingest)
     try:
         main.run(config, **options)
     except (SpecError, StoreMisconfigured, StreamMisconfigured) as error:  # those that need a person

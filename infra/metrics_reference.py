@@ -42,6 +42,7 @@ delta(towline_prequential_tests[1h])` | below that of `ranking="popularity"` |
 | Are answers fresh? | `towline_visible_delay_seconds{quantile="0.99"}` | above what you promised |
 | Does the service follow? | `towline_mirror_lag_seconds` | above `[serving] max_lag_s`: readiness fails then |
 | Does it answer? | `rate(towline_http_requests_total{code=~"5.."}[5m])` | above 0 |
+| Does work block the event loop? | p99 of `towline_serving_loop_lag_seconds` | above 0.005 |
 | Are rows finite? | `increase(towline_serving_nonfinite_rows_total[5m])` | above 0 |
 """
 

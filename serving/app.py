@@ -9,15 +9,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from serving.dashboard.routes import DashboardRoutes
 from serving.docs import DocsRoutes
 from serving.embeddings import EmbeddingRoutes
+from serving.events import EventRoutes
+from serving.explain import ExplainRoutes
 from serving.health import HealthRoutes
 from serving.middleware import RequestLayer
 from serving.model_card import ModelRoutes
 from serving.openapi import document
 from serving.problems import of_status
 from serving.recommend import RecommendRoutes
+from serving.score import ScoreRoutes
 from serving.service import Service
+from serving.similar import SimilarRoutes
 
 
 class _IdConvertor(Convertor[str]):
@@ -38,17 +43,26 @@ register_url_convertor("id", _IdConvertor())
 def routes(service: Service) -> list[Route]:
     """Every route. Plain Starlette routes inside the FastAPI application: handlers decode and encode by
     themselves, and FastAPI's own request handling would triple the cost of the hot ones."""
-    embeddings, recommend = EmbeddingRoutes(service), RecommendRoutes(service)
+    embeddings, recommend, similar = EmbeddingRoutes(service), RecommendRoutes(service), SimilarRoutes(service)
+    score, explain, events = ScoreRoutes(service), ExplainRoutes(service), EventRoutes(service)
     model, health, docs = ModelRoutes(service), HealthRoutes(service), DocsRoutes()
+    dashboard = DashboardRoutes(service)
     return [
         Route("/v1/embeddings/{tower}:batch", embeddings.batch, methods=["POST"]),
         Route("/v1/embeddings/{tower}/{id:id}", embeddings.lookup, methods=["GET"]),
         Route("/v1/recommend", recommend.recommend, methods=["POST"]),
+        Route("/v1/recommend:batch", recommend.batch, methods=["POST"]),
+        Route("/v1/similar", similar.similar, methods=["POST"]),
+        Route("/v1/score", score.score, methods=["POST"]),
+        Route("/v1/explain", explain.explain, methods=["GET"]),
+        Route("/v1/events", events.accept, methods=["POST"]),
         Route("/v1/model", model.model, methods=["GET"]),
         Route("/livez", health.live, methods=["GET"]),
         Route("/readyz", health.ready, methods=["GET"]),
         Route("/metrics", health.metrics, methods=["GET"]),
         Route("/openapi.json", docs.openapi, methods=["GET"]),
+        Route("/dashboard", dashboard.show, methods=["GET"]),
+        Route("/dashboard/events", dashboard.events, methods=["GET"]),
         Route("/docs", docs.page, methods=["GET"]),
     ]
 

@@ -11,6 +11,7 @@ from serving.problems import Problem
 
 HEADER = b"x-api-key"
 EXEMPT = frozenset({"/livez", "/readyz"})
+EMPTY_PAGES = frozenset({"/dashboard"})  # without data: it asks for a key, and then for data
 DOCS = frozenset({"/docs", "/openapi.json"})
 
 
@@ -19,7 +20,7 @@ class ApiKeys:
 
     def __init__(self, keys: Sequence[SecretStr], *, docs_without_key: bool) -> None:
         self._keys = [key.get_secret_value().encode() for key in keys]
-        self._exempt = EXEMPT | DOCS if docs_without_key else EXEMPT
+        self._exempt = EXEMPT | EMPTY_PAGES | (DOCS if docs_without_key else frozenset())
 
     def check(self, path: str, headers: Sequence[tuple[bytes, bytes]]) -> None:
         """Raises Problem 401 unless the request carries a key or `path` is exempt.

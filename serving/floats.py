@@ -164,4 +164,11 @@ def vector_json(vector: F32) -> bytes:
     return rows_json(vector.reshape(1, -1), _ONE)
 
 
+def numbers_json(values: F32) -> list[bytes | None]:
+    """The JSON number of each of (n,) values; None where it is not finite."""
+    finite = np.isfinite(values)
+    numbers = vector_json(np.where(finite, values, np.float32(0.0)))[1:-1].split(b",")
+    return [number if good else None for number, good in zip(numbers, finite.tolist(), strict=False)]
+
+
 _ONE = np.ones(1, np.bool_)

@@ -7,7 +7,6 @@ metrics by a scrape. Requests are counted on the loop's thread alone; row alarms
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -15,38 +14,15 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from serving.histogram import Histogram
+from serving.loop_watch import LoopWatch
+
 if TYPE_CHECKING:
     from serving.service import Service
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _BOUNDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-_AGES = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0, 86400.0)
-
-
-class Histogram:
-    """Counts per bucket of increasing upper bounds, and the sum."""
-
-    __slots__ = ("bounds", "counts", "total")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    def buckets(self) -> list[tuple[str, float]]:
-        """(upper bound, values at or below it), as Prometheus wants them."""
-        labels = [*map(str, self.bounds), "+Inf"]
-        running = 0.0
-        out = []
-        for label, count in zip(labels, self.counts, strict=True):
-            running += count
-            out.append((label, running))
-        return out
+ROW_AGES = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0, 86400.0)
 
 
 class Metrics:
@@ -56,7 +32,8 @@ class Metrics:
         self.in_flight = 0
         self.requests: dict[tuple[str, int], int] = {}
         self.seconds: dict[str, Histogram] = {}
-        self.served_age = Histogram(_AGES)
+        self.served_age = Histogram(ROW_AGES)
+        self.loop = LoopWatch()
         self.strategies: dict[str, int] = {}
         self._lock = threading.Lock()
         self._nonfinite = {"user": 0, "item": 0}
@@ -68,6 +45,14 @@ class Metrics:
         if histogram is None:
             histogram = self.seconds[route] = Histogram(_BOUNDS)
         histogram.observe(seconds)
+
+    bounds = _BOUNDS
+    """Upper bounds of `seconds`, and of `answered_within`."""
+
+    def answered_within(self) -> list[int]:
+        """Requests of all routes by their time, one count more than `bounds`; streams, which last, left out."""
+        every = [histogram.counts for route, histogram in list(self.seconds.items()) if not route.endswith("/events")]
+        return [sum(counts) for counts in zip(*every, strict=True)] or [0] * (len(_BOUNDS) + 1)
 
     def strategy(self, name: str) -> None:
         """Count a recommendation by how it was made."""
@@ -109,6 +94,11 @@ class ServiceCollector(Collector):
         for route, histogram in list(metrics.seconds.items()):
             seconds.add_metric((route,), histogram.buckets(), histogram.total)
         yield seconds
+        lag = HistogramMetricFamily(
+            "towline_serving_loop_lag_seconds", "How late the event loop was, asked every 20 ms."
+        )
+        lag.add_metric((), metrics.loop.lags.buckets(), metrics.loop.lags.total)
+        yield lag
         yield _gauge("towline_http_requests_in_flight", "Requests being answered.", metrics.in_flight)
 
     def _answers(self, metrics: Metrics) -> Iterable[Metric]:

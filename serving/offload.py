@@ -18,7 +18,7 @@ class Offload:
 
     def __init__(self, threads: int, max_queue: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="serving")
-        self._limit = threads + max_queue
+        self._limit, self._max_queue = threads + max_queue, max_queue
         self._lock = threading.Lock()
         self.pending = 0
         self.refused = 0
@@ -36,6 +36,13 @@ class Offload:
         future = self._pool.submit(work)
         future.add_done_callback(self._release)
         return await asyncio.wrap_future(future)
+
+    def admit(self, waiting: int) -> None:
+        """Room for one more beside `waiting` others that wait for a thread. Raises Problem 503 if there is none."""
+        if waiting >= self._max_queue:
+            with self._lock:
+                self.refused += 1
+            raise unavailable("busy", f"{waiting} requests wait for the store or the ranker: retry later")
 
     def _release(self, future: Future[Answer]) -> None:  # noqa: ARG002 - of the pool's thread, or of the canceller's
         with self._lock:

@@ -8,98 +8,10 @@ from typing import Any
 
 import msgspec
 
-from serving.schemas import ANSWERS, REQUESTS
+from serving import ranking_schemas, schemas
+from serving.operations import BATCH_HEADERS, BODY, EVERY, ONE_HEADERS, RAW, REF, STALE, TOWER, json_of, operation
 
-_REF = "#/components/schemas/{name}"
-_PROBLEM = {"application/problem+json": {"schema": {"$ref": _REF.format(name="ProblemDocument")}}}
-_FAILURES = {
-    "400": "malformed JSON",
-    "401": "no valid X-API-Key",
-    "404": "unknown id or path",
-    "406": "no acceptable representation",
-    "408": "the body took too long to arrive",
-    "413": "over a cap",
-    "415": "the body is not JSON",
-    "422": "well-formed but invalid; `field` says where",
-    "500": "an error of the service",
-    "503": "not now: loading, store down or busy; see Retry-After",
-}
-_EVERY = ("401", "500")
-_BODY = (*_EVERY, "400", "408", "413", "415", "422", "503")
-_TOWER = {
-    "name": "tower",
-    "in": "path",
-    "required": True,
-    "schema": {"type": "string", "enum": ["user", "item"]},
-}
-_STALE = {
-    "X-Stale": {
-        "description": "1 where the answer may miss more of the stream than the configured lag",
-        "schema": {"type": "string", "enum": ["1"]},
-    },
-    "X-As-Of": {
-        "description": "with X-Stale: event time up to which the stream is reflected",
-        "schema": {"type": "string", "format": "date-time"},
-    },
-}
-
-
-def _header(kind: str, description: str) -> dict[str, Any]:
-    return {"description": description, "schema": {"type": kind}}
-
-
-_ROW_HEADERS = {
-    "X-Embedding-Step": _header("integer", "raw: event clock of the row; of a batch, the lowest"),
-    "X-Embedding-Age-Ms": _header("integer", "raw: ms since the row's last update; of a batch, the longest"),
-}
-_ONE_HEADERS = {
-    **_ROW_HEADERS,
-    "X-Embedding-Events": _header("integer", "raw: the row's own events"),
-    "X-Embedding-Known": _header("integer", "raw: 0 for the initial vector of an unknown id"),
-}
-_BATCH_HEADERS = {
-    **_ROW_HEADERS,
-    "X-Embedding-Dim": _header("integer", "raw: floats per row"),
-    "X-Embedding-Count": _header("integer", "raw: rows"),
-    "X-Embedding-Found": _header("string", "raw: base64 of a bitmap, lowest bit first; rows not found are zeros"),
-}
-
-
-def _json(name: str) -> dict[str, Any]:
-    return {"application/json": {"schema": {"$ref": _REF.format(name=name)}}}
-
-
-_RAW = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
-
-
-def _operation(
-    operation: str,
-    summary: str,
-    answer: dict[str, Any],
-    failures: tuple[str, ...],
-    *,
-    description: str = "",
-    headers: dict[str, Any] | None = None,
-    body: str | None = None,
-    parameters: tuple[dict[str, Any], ...] = (),
-    open_to_all: bool = False,
-) -> dict[str, Any]:
-    request_id = {"X-Request-Id": _header("string", "the caller's, or one of our own")}
-    responses: dict[str, Any] = {
-        "200": {"description": "OK", "headers": {**request_id, **(headers or {})}, "content": answer}
-    }
-    for code in sorted(failures):
-        responses[code] = {"description": _FAILURES[code], "content": _PROBLEM}
-    out: dict[str, Any] = {"operationId": operation, "summary": summary, "responses": responses}
-    if description:
-        out["description"] = description
-    if parameters:
-        out["parameters"] = list(parameters)
-    if body is not None:
-        out["requestBody"] = {"required": True, "content": _json(body)}
-    if open_to_all:
-        out["security"] = []
-    return out
+_TYPES = (*schemas.REQUESTS, *schemas.ANSWERS, *ranking_schemas.REQUESTS, *ranking_schemas.ANSWERS)
 
 
 def _paths() -> dict[str, Any]:
@@ -120,67 +32,152 @@ def _paths() -> dict[str, Any]:
     alive = {"application/json": {"schema": {"type": "object", "properties": {"status": {"const": "alive"}}}}}
     return {
         "/v1/embeddings/{tower}/{id}": {
-            "get": _operation(
+            "get": operation(
                 "lookup",
                 "One embedding",
-                _json("Embedding") | _RAW,
-                (*_EVERY, "404", "406", "422", "503"),
+                json_of("Embedding") | RAW,
+                (*EVERY, "404", "406", "422", "503"),
                 description="`application/octet-stream` answers little-endian float32; the rest is in headers.",
-                headers=_ONE_HEADERS | _STALE,
-                parameters=(_TOWER, identity, on_missing),
+                headers=ONE_HEADERS | STALE,
+                parameters=(TOWER, identity, on_missing),
             )
         },
         "/v1/embeddings/{tower}:batch": {
-            "post": _operation(
+            "post": operation(
                 "lookup_batch",
                 "Embeddings of many ids",
-                _json("Embeddings") | _RAW,
-                (*_BODY, "404"),
-                headers=_BATCH_HEADERS | _STALE,
+                json_of("Embeddings") | RAW,
+                (*BODY, "404"),
+                headers=BATCH_HEADERS | STALE,
                 body="BatchRequest",
-                parameters=(_TOWER,),
+                parameters=(TOWER,),
             )
         },
         "/v1/recommend": {
-            "post": _operation(
+            "post": operation(
                 "recommend",
                 "The best items for a user",
-                _json("Recommendation"),
-                (*_BODY, "404"),
+                json_of("Recommendation"),
+                (*BODY, "404"),
                 description="An unknown user is answered with popular items and `cold_start`. While the store is down "
                 "so is everyone, marked X-Stale, without knowledge of what they have seen.",
-                headers=_STALE,
+                headers=STALE,
                 body="RecommendRequest",
             )
         },
-        "/v1/model": {"get": _operation("model", "What is served", _json("Model"), (*_EVERY, "503"), headers=_STALE)},
-        "/livez": {"get": _operation("livez", "Is the process alive", alive, ("503",), open_to_all=True)},
+        "/v1/recommend:batch": {
+            "post": operation(
+                "recommend_batch",
+                "The best items for each of several users",
+                json_of("Recommendations"),
+                (*BODY, "404"),
+                description="Of `serving.max_users` users at most. With `fallback` error one user without history is "
+                "404 for all of them, and `missing` names such users.",
+                headers=STALE,
+                body="RecommendBatchRequest",
+            )
+        },
+        "/v1/similar": {
+            "post": operation(
+                "similar",
+                "Items near items",
+                json_of("Similar"),
+                (*BODY, "404"),
+                description="By cosine of item embeddings, exact. 404 if none of the given items is known.",
+                headers=STALE,
+                body="SimilarRequest",
+            )
+        },
+        "/v1/score": {
+            "post": operation(
+                "score",
+                "Scores of given items for a user",
+                json_of("Scores"),
+                (*BODY, "404"),
+                headers=STALE,
+                body="ScoreRequest",
+            )
+        },
+        "/v1/explain": {
+            "get": operation(
+                "explain",
+                "Why an item stands where it stands for a user",
+                json_of("Explanation"),
+                (*EVERY, "404", "422", "503"),
+                description="The score is the sum of its parts, and the dot product by clock that of the additions of "
+                "the history's items. Where the model has dense layers, additions are those of the affine function "
+                "that its ReLU network is around this user, and `dense_bias` is that function's constant.",
+                headers=STALE,
+                parameters=(_query_id("user_id"), _query_id("item_id")),
+            )
+        },
+        "/v1/events": {
+            "post": operation(
+                "send_events",
+                "Events, for whoever has no Kafka client",
+                json_of("Accepted"),
+                (*BODY, "404"),
+                description="Off unless `serving.events` is set: 404. All events are checked as a trainer checks them, "
+                "and refused together (422); then produced and acknowledged. After a 503 of type `stream-away` some "
+                "may have been taken: an event that is sent again may count twice.",
+                body="EventsRequest",
+                success="202",
+            )
+        },
+        "/v1/model": {"get": operation("model", "What is served", json_of("Model"), (*EVERY, "503"), headers=STALE)},
+        "/livez": {"get": operation("livez", "Is the process alive", alive, ("503",), open_to_all=True)},
         "/readyz": {
-            "get": _operation(
+            "get": operation(
                 "readyz",
                 "Should traffic come here",
-                _json("Readiness"),
+                json_of("Readiness"),
                 ("503",),
                 description="503 has `reasons`: loading, store_down, lag, draining.",
                 open_to_all=True,
             )
         },
-        "/metrics": {"get": _operation("metrics", "For Prometheus", text, _EVERY)},
+        "/metrics": {"get": operation("metrics", "For Prometheus", text, EVERY)},
         "/openapi.json": {
-            "get": _operation("openapi", "This document", {"application/json": {"schema": {"type": "object"}}}, _EVERY)
+            "get": operation("openapi", "This document", {"application/json": {"schema": {"type": "object"}}}, EVERY)
         },
-        "/docs": {
-            "get": _operation(
-                "docs", "This document, for people", {"text/html": {"schema": {"type": "string"}}}, _EVERY
+        "/dashboard": {
+            "get": operation(
+                "dashboard",
+                "How it all is, for people",
+                {"text/html": {"schema": {"type": "string"}}},
+                ("503",),
+                open_to_all=True,
             )
         },
+        "/dashboard/events": {
+            "get": operation(
+                "dashboard_events",
+                "What the dashboard shows, once a second",
+                {"text/event-stream": {"schema": {"type": "string"}}},
+                (*EVERY, "503"),
+                description="Server-sent events: `begin`, then `look` a second, with `items` where the map has others.",
+            )
+        },
+        "/docs": {
+            "get": operation("docs", "This document, for people", {"text/html": {"schema": {"type": "string"}}}, EVERY)
+        },
+    }
+
+
+def _query_id(name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": "query",
+        "required": True,
+        "description": "1 to 512 bytes of UTF-8, percent-encoded",
+        "schema": {"type": "string", "minLength": 1},
     }
 
 
 @cache
 def document() -> dict[str, Any]:
     """The document. Made once."""
-    _, components = msgspec.json.schema_components([*REQUESTS, *ANSWERS], ref_template=_REF)
+    _, components = msgspec.json.schema_components(_TYPES, ref_template=REF)
     return {
         "openapi": "3.1.0",
         "info": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -29,6 +30,18 @@ class TowerRows:
     clock: I64  # (n,)
     count: I64  # (n,)
     updated_ms: I64  # (n,)
+    source: Literal["mirror", "store"]
+
+
+@dataclass(frozen=True, slots=True)
+class TowerRow:
+    """One of them; numbers are 0 where it is not known."""
+
+    vector: F32  # (output_dim,)
+    known: bool
+    clock: int
+    count: int
+    updated_ms: int
     source: Literal["mirror", "store"]
 
 
@@ -68,6 +81,28 @@ def at_once(service: Service, live: Live, keys: U64) -> TowerRows | None:
         return finite(live.mirror.items(keys), "item", service.metrics)
     finally:
         live.mirror.lock.release()
+
+
+def first_of(rows: TowerRows) -> TowerRow:
+    """The first of several."""
+    if not rows.found[0]:
+        return TowerRow(rows.vectors[0], False, 0, 0, 0, rows.source)
+    clock, count, updated_ms = (int(column[0]) for column in (rows.clock, rows.count, rows.updated_ms))
+    return TowerRow(rows.vectors[0], True, clock, count, updated_ms, rows.source)
+
+
+def one_at_once(service: Service, live: Live, keys: U64) -> TowerRow | None:
+    """`at_once` of a single key (1,), at a third of its cost."""
+    if not live.mirror.lock.acquire(blocking=False):
+        return None
+    try:
+        found = live.mirror.item(keys)
+        if found is None or not math.isfinite(found[0] @ found[0]):  # missing, not finite, or too long to tell so
+            return first_of(finite(live.mirror.items(keys), "item", service.metrics))
+    finally:
+        live.mirror.lock.release()
+    vector, clock, count, updated_ms = found
+    return TowerRow(vector, True, clock, count, updated_ms, "mirror")
 
 
 def initial(live: Live, tower: Literal["user", "item"], keys: U64) -> F32:

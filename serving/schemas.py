@@ -7,7 +7,22 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-Id = Annotated[str | int, Meta(description='1 to 512 bytes of UTF-8; 42 and "42" are the same id', examples=["u1", 42])]
+Id = Annotated[
+    str | int,
+    Meta(
+        description='1 to 512 bytes of UTF-8; 42 and "42" are the same id',
+        examples=["u1", 42],
+        extra_json_schema={"minLength": 1, "maxLength": 512},  # of characters; bytes are the handlers' to count
+    ),
+]
+K = Annotated[
+    int,
+    Meta(
+        ge=1,
+        description="items wanted; the service's own cap may be lower: serving.max_k",
+        extra_json_schema={"maximum": 100_000},
+    ),
+]
 Vector = Annotated[
     Raw,
     Meta(extra_json_schema={"type": "array", "items": {"type": "number", "format": "float"}}),
@@ -37,6 +52,13 @@ AsOf = Annotated[
 Tower = Literal["user", "item"]
 
 
+REFUSED = {
+    "features": "the model's towers take no features of a request",
+    "filter": "the model's items have no declared features to filter by; choose them outside and send `candidates`",
+}
+"""Members of requests that are named for what is to come, and why they are not taken."""
+
+
 class BatchRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Embeddings of many ids of one tower."""
 
@@ -48,11 +70,10 @@ class BatchRequest(msgspec.Struct, forbid_unknown_fields=True):
     ] = "null"
 
 
-class RecommendRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """What to recommend to whom."""
+class Choice(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """How recommendations are chosen, whoever they are for."""
 
-    user_id: Id
-    k: Annotated[int, Meta(ge=1, description="items wanted")] = 20
+    k: K = 20
     exclude: Annotated[list[Id], Meta(description="items never to answer")] = []
     exclude_seen: Annotated[bool, Meta(description="leave out the user's own positives")] = True
     candidates: Annotated[list[Id] | None, Meta(description="choose among these items only")] = None
@@ -60,8 +81,20 @@ class RecommendRequest(msgspec.Struct, forbid_unknown_fields=True):
         Literal["popular", "mean", "error"],
         Meta(description="for a user without history: popular items, items near the mean of those, or 404"),
     ] = "popular"
-    features: Annotated[Any | UnsetType, Meta(description="reserved: not supported yet")] = UNSET
-    filter: Annotated[Any | UnsetType, Meta(description="reserved: not supported yet")] = UNSET
+    features: Annotated[
+        Any | UnsetType,
+        Meta(description=f"reserved, null only: {REFUSED['features']}", extra_json_schema={"type": "null"}),
+    ] = UNSET
+    filter: Annotated[
+        Any | UnsetType,
+        Meta(description=f"reserved, null only: {REFUSED['filter']}", extra_json_schema={"type": "null"}),
+    ] = UNSET
+
+
+class RecommendRequest(Choice, kw_only=True):
+    """What to recommend to whom."""
+
+    user_id: Id
 
 
 class Embedding(msgspec.Struct):
@@ -177,5 +210,5 @@ class ProblemDocument(msgspec.Struct):
     field: Annotated[str | UnsetType, Meta(description="422: where in the request")] = UNSET
 
 
-REQUESTS = (BatchRequest, RecommendRequest)
-ANSWERS = (Embedding, Embeddings, Recommendation, Model, Readiness, ProblemDocument)
+REQUESTS: tuple[type[msgspec.Struct], ...] = (BatchRequest, RecommendRequest)
+ANSWERS: tuple[type[msgspec.Struct], ...] = (Embedding, Embeddings, Recommendation, Model, Readiness, ProblemDocument)

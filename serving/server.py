@@ -62,6 +62,16 @@ class Server(uvicorn.Server):
         self._service = service
         self._exit_at_s: float | None = None
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """The loop runs: watch it."""
+        await super().startup(sockets)
+        self._service.metrics.loop.start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Connections are closed, requests in flight awaited."""
+        self._service.metrics.loop.stop()
+        await super().shutdown(sockets)
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature
         """Signal handler: only sets fields, which `on_tick` reads. uvicorn's own would end by the signal: code 143."""
         again = self._service.draining

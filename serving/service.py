@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from embedding_store.contract import EmbeddingStore
 from embedding_store.mirror import ItemMirror
 from embedding_store.model import ModelSettings
 from embedding_store.ranking import Ranker
+from native.scan import rank_of
 from serving.floats import vector_json
 from serving.freshness import Freshness
 from serving.metrics import Metrics
@@ -19,10 +20,13 @@ from serving.offload import Offload
 from serving.problems import unavailable
 from serving.settings import ServingSettings
 
+if TYPE_CHECKING:
+    from serving.events import EventSink
+
 Reason = Literal["loading", "store_down", "lag", "draining"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Live:
     """A published model with a loaded mirror; replaced as a whole when another model is published."""
 
@@ -46,7 +50,12 @@ class Live:
         vector = self.ranker.users(nobody).vectors[0]
         ranked = self.ranker.recommend(vector, exclude=nobody, k=1, only=nobody)
         self.ranker.recommend(None, exclude=nobody, k=1)
+        self.ranker.recommend_many(vector[None], np.ones(1, np.float32), [nobody], [1])
         self.mirror.items(nobody)
+        self.mirror.item(nobody)
+        self.ranker.similar(self.mirror.items(nobody).vectors, exclude=nobody, k=1)
+        self.ranker.score(vector, nobody)
+        rank_of(ranked.scores if len(ranked.scores) else vector, 0)
         vector_json(ranked.scores)
 
 
@@ -61,9 +70,11 @@ class Service:
     fatal: str | None = None  # why the process must exit, if it must
     freshness: Freshness = field(default_factory=Freshness)
     metrics: Metrics = field(default_factory=Metrics)
+    events: EventSink | None = None  # None: events are not taken
 
     def __post_init__(self) -> None:
         self.offload = Offload(self.settings.threads, self.settings.max_queue)
+        self.producing = Offload(1, self.settings.max_queue)
 
     def require_live(self) -> Live:
         """The live model. Raises Problem 503 until there is one."""
@@ -98,3 +109,6 @@ class Service:
     def close(self) -> None:
         """Wait for work in flight."""
         self.offload.close()
+        self.producing.close()
+        if self.events is not None:
+            self.events.close()

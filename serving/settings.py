@@ -26,7 +26,13 @@ class ServingSettings(BaseModel):
         4 * 2**20, ge=1024, le=2**30, description="request body cap; 4 MiB holds 4096 ids of 512 bytes with escapes"
     )
     max_batch: int = Field(4096, ge=1, le=65536, description="ids in one request: a batch of 64 floats is 1 MB raw")
+    max_users: int = Field(
+        64, ge=1, le=4096, description="users in one recommend:batch: each costs a scan of all items"
+    )
     max_k: int = Field(1000, ge=1, le=100_000, description="items in one recommendation; re-rankers ask for hundreds")
+    events: bool = Field(
+        False, description="take events at POST /v1/events and produce them to [kafka] topic; needs towline[events]"
+    )
     max_lag_s: float = Field(
         5.0, gt=0, description="mirror lag past which readiness fails; longer than a failover's connection errors"
     )
@@ -42,6 +48,10 @@ class ServingSettings(BaseModel):
         description="after SIGTERM, time for load balancers to see readiness 503 before the port closes",
     )
     shutdown_s: float = Field(10.0, ge=0, le=600, description="then, time for requests in flight to finish")
+    trainer_metrics: tuple[str, ...] = Field(
+        (),
+        description="URLs of trainers' metrics, for the dashboard's loss and hit rate; `towline up` knows its own",
+    )
     workers: int = Field(1, ge=1, le=1, description="processes; one for now: several would each hold their own mirror")
 
     @field_validator("api_keys")
@@ -54,6 +64,14 @@ class ServingSettings(BaseModel):
                     f"api_keys[{i}] must be printable ASCII without surrounding spaces: HTTP headers carry nothing else"
                 )
         return keys
+
+    @field_validator("trainer_metrics")
+    @classmethod
+    def _urls(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        for url in urls:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"'{url}' is not a URL: write http://HOST:PORT/metrics")
+        return urls
 
     @model_validator(mode="after")
     def _guarded_off_loopback(self) -> ServingSettings:

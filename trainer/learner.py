@@ -213,10 +213,10 @@ class Learner:
     def _mask(self, examples: Examples, chosen: I64, live: Bool, group: int) -> Bool:
         stops = np.where(live, examples.seen_stop[chosen], examples.seen_start[chosen])
         mask = np.empty((len(chosen), group), bool)
-        stamps = np.full(len(examples.item_keys), -1, np.int64)
+        heads = np.full(len(examples.item_keys), -1, np.int64)
         is_column = live & examples.is_column[chosen]
         own_columns(
-            group, examples.target[chosen], is_column, examples.seen_start[chosen], stops, examples.seen, mask, stamps
+            group, examples.target[chosen], is_column, examples.seen_start[chosen], stops, examples.seen, mask, heads
         )
         return mask
 

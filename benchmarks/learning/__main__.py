@@ -41,6 +41,8 @@ from trainer.backtest.stream import Stream
 from trainer.warm_up import warm_up
 
 WARMUP = 0.2
+SEEDS = (1, 2)
+"""Of the default's further runs: of rows, draws and drops alike. The first is as shipped."""
 SIMPLE = ("popularity", "markov", "item_knn")
 START_MS = 1_600_000_000_000
 
@@ -56,6 +58,21 @@ def backtest(stream: Stream, config: TowlineConfig, *, frozen: bool) -> dict[str
     return report(replay(stream, config.model, config.trainer, config.ingest, warmup=WARMUP, frozen=frozen))
 
 
+def seeded(config: TowlineConfig, seed: int) -> TowlineConfig:
+    """The same settings with other random numbers."""
+    model = config.model.model_copy(update={"seed": config.model.seed + seed})
+    return config.model_copy(update={"model": model, "trainer": config.trainer.model_copy(update={"seed": seed})})
+
+
+def spread(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean and each of the runs' HR@10, in all and late."""
+    found: dict[str, Any] = {}
+    for key in ("hr10", "hr10_late"):
+        each = [run[key] for run in runs]
+        found[key] = {"mean": round(float(np.mean(each)), 5), "each": each}
+    return found
+
+
 def peers(stream: Stream, names: tuple[str, ...]) -> dict[str, dict[str, float | None]]:
     """Figures of each peer over the same tests."""
     users = np.unique(np.array(stream.users), return_inverse=True)[1].astype(np.int64)
@@ -66,11 +83,12 @@ def peers(stream: Stream, names: tuple[str, ...]) -> dict[str, dict[str, float |
         tested[n] = pair not in pairs  # what a user has is not recommended again
         pairs.add(pair)
     tested[: int(WARMUP * len(users))] = False
+    late = np.arange(len(users)) >= len(users) // 2
     found = {}
     for name in names:
         started = time.process_time()
         ranks = PEERS[name](users, items, int(users.max()) + 1, int(items.max()) + 1)
-        found[name] = {**figures(ranks[tested]), "cpu_s": round(time.process_time() - started, 1)}
+        found[name] = {**figures(ranks[tested], late[tested]), "cpu_s": round(time.process_time() - started, 1)}
     return found
 
 
@@ -136,6 +154,8 @@ def main() -> None:
         done = backtest(stream, configured(name), frozen=False)
         presets[name] = {key: done[key] for key in ("hr10", "hr10_late", "ndcg10", "events_per_cpu_s", "events_per_s")}
         people.print(f"{name}: {presets[name]}", highlight=False)
+    seeds = spread([quality] + [backtest(stream, seeded(configured("quality"), seed), frozen=False) for seed in SEEDS])
+    people.print(f"seeds: {seeds}", highlight=False)
     others = peers(stream, tuple(PEERS))
     people.print(f"peers: {others}", highlight=False)
     made = synthetic(arguments.synthetic_events, configured("quality"), people) if arguments.synthetic_events else {}
@@ -143,11 +163,13 @@ def main() -> None:
         "tests": quality["tests"],
         "hr10": quality["hr10"],
         "hr10_late": quality["hr10_late"],
+        "hr10_frozen": quality["frozen"]["hr10"],
         "hr10_late_frozen": quality["frozen"]["hr10_late"],
         "late_z_against_frozen": quality["frozen"]["late_z"],
         "ndcg10": quality["ndcg10"],
         "mrr": quality["mrr"],
         "events_per_s": presets["quality"]["events_per_cpu_s"],
+        "seeds": seeds,
         "presets": presets,
         "peers": {name: values["hr10"] for name, values in others.items()},
         "peers_late": {name: values["hr10_late"] for name, values in others.items()},

@@ -20,6 +20,7 @@ Bool = npt.NDArray[np.bool_]
 
 HALF_LIFE = 1000.0
 LENGTH = 20
+"""Newest items of a user that itemKNN recommends from."""
 
 
 @njit(cache=True)
@@ -94,9 +95,22 @@ def markov(user, item, users, items):  # type: ignore[no-untyped-def]
     return ranks
 
 
+def item_knn(user: I64, item: I64, users: int, items: int) -> F64:
+    """Cosine of co-occurrence in users' whole histories, summed over the last 20 items with weight .8^k (k = 0 the
+    newest): the itemKNN of the literature, kept up to date event by event."""
+    ranks: F64 = _item_knn(user, item, users, items, False)
+    return ranks
+
+
+def item_knn_near(user: I64, item: I64, users: int, items: int) -> F64:
+    """The same, where items occur together only if at most 20 places lie between them in a user's history: another
+    model, of what is liked in one sitting."""
+    ranks: F64 = _item_knn(user, item, users, items, True)
+    return ranks
+
+
 @njit(cache=True)
-def item_knn(user, item, users, items):  # type: ignore[no-untyped-def]
-    """Cosine of co-occurrence, summed over the last 20 items with weight .8^k (k = 0 the newest)."""
+def _item_knn(user, item, users, items, near):  # type: ignore[no-untyped-def]
     ranks, known, own = np.empty(len(user)), np.zeros(items, np.bool_), np.zeros((users, items), np.bool_)
     together, count = np.zeros((items, items), np.float32), np.zeros(items)
     recent, length = np.full((users, LENGTH), -1), np.zeros(users, np.int64)
@@ -116,7 +130,13 @@ def item_knn(user, item, users, items):  # type: ignore[no-untyped-def]
         else:
             scores[:] = popular
         ranks[n] = _rank(scores, known, own[u], i)
-        if not own[u, i]:
+        if not own[u, i] and near:
+            for k in range(min(length[u], LENGTH)):
+                j = recent[u, (length[u] - 1 - k) % LENGTH]
+                together[i, j] += 1.0
+                together[j, i] += 1.0
+            count[i] += 1.0
+        elif not own[u, i]:
             for j in range(items):
                 if own[u, j]:
                     together[i, j] += 1.0
@@ -228,7 +248,8 @@ def _solve(own: Bool, other: F64, alpha: float, eye: F64) -> F64:
 
 
 PEERS: dict[str, Callable[[I64, I64, int, int], F64]] = {
-    "popularity": popularity, "item_knn": item_knn, "markov": markov, "isgd": isgd, "bpr": bpr, "als": als,
+    "popularity": popularity, "item_knn": item_knn, "item_knn_near": item_knn_near, "markov": markov, "isgd": isgd,
+    "bpr": bpr, "als": als,
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 ARGUMENTS = {
     "build": ["--group", "build"],
-    "serving": ["pyproject.toml", "--extra", "serving"],
+    "serving": ["pyproject.toml", "--extra", "serving", "--extra", "events"],
     "trainer": ["pyproject.toml", "--extra", "trainer"],
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -242,3 +244,68 @@ def test_popularity_is_as_of_each_test():
         assert 1 + better <= ranks[i] <= 1 + better + near
     assert (ranks == popular).all()
     assert ranks[-1] < ranks[0]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_many_at_once_get_what_each_gets_alone(name):
+    _, ranker = world(MODELS[name])
+    users = ranker.users(np.array([2, 5, 8, 3, 7], np.uint64))
+    excludes = [users.seen_keys[a:b] for a, b in itertools.pairwise(users.seen_offsets)]
+    excludes[3] = np.array([5, 10_000, 7], np.uint64)
+    ks = [5, 100, 0, 3, 7]
+    together = ranker.recommend_many(users.vectors, users.prior, excludes, ks)
+    for i, ranked in enumerate(together):
+        alone = ranker.recommend(users.vectors[i], exclude=excludes[i], k=ks[i], prior=float(users.prior[i]))
+        assert ranked.keys.tolist() == alone.keys.tolist()
+        assert ranked.ids == alone.ids
+        np.testing.assert_allclose(ranked.scores, alone.scores, rtol=1e-5)
+        assert (ranked.clock == alone.clock).all()
+    assert ranker.recommend_many(users.vectors[:0], users.prior[:0], [], []) == []
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_scores_are_those_that_items_are_recommended_by(name):
+    _, ranker = world(MODELS[name])
+    keys = np.array([*range(ITEMS), 999, 3], np.uint64)
+    users = ranker.users(np.arange(1, 10, dtype=np.uint64))
+    for vector, prior in [*zip(users.vectors, users.prior.tolist(), strict=True), (None, None)]:
+        ranked = ranker.recommend(vector, exclude=NONE, k=ITEMS, prior=prior)
+        scores = ranker.score(vector, keys, prior=prior)
+        expected = dict(zip(ranked.keys.tolist(), ranked.scores.tolist(), strict=True))
+        assert len(expected) == ITEMS - 2
+        assert scores.tolist() == pytest.approx([expected.get(key, -np.inf) for key in keys.tolist()], abs=1e-6)
+
+
+def test_an_empty_mirror_scores_nothing():
+    model = MODELS["plain"]
+    ranker = Ranker(MemoryStore(), model, ItemMirror(MemoryStore(), model))
+    key, vector = np.array([1], np.uint64), np.ones(6, np.float32)
+    assert ranker.score(vector, key).tolist() == ranker.score(None, key).tolist() == [-np.inf]
+    assert len(ranker.similar(vector[None], exclude=NONE, k=3).keys) == 0
+
+
+@pytest.mark.parametrize("given", [[4], [4, 11], [4, 4, 11, 30]])
+@pytest.mark.parametrize("name", ["plain", "dense, user"])
+def test_similar_items_are_the_head_of_a_sort_by_cosine(name, given):
+    _, ranker = world(MODELS[name])
+    outputs = ranker.mirror.items(np.arange(ITEMS, dtype=np.uint64)).vectors.astype(np.float64)
+    units = outputs / np.linalg.norm(outputs, axis=1, keepdims=True)
+    direction = units[given].sum(axis=0)
+    cosines = units @ direction / np.linalg.norm(direction)
+    keys = np.array(given, np.uint64)
+    expected = [i for i in np.argsort(-cosines) if i not in given and i < ITEMS - 2]
+    ranked = ranker.similar(ranker.mirror.items(keys).vectors, exclude=keys, k=5)
+    assert ranked.keys.tolist() == expected[:5]
+    np.testing.assert_allclose(ranked.scores, cosines[expected[:5]], atol=1e-6)
+    only = np.array([expected[9], expected[3], 999], np.uint64)
+    assert ranker.similar(ranker.mirror.items(keys).vectors, exclude=keys, k=5, only=only).keys.tolist() == [
+        expected[3],
+        expected[9],
+    ]
+
+
+def test_nothing_is_near_to_what_has_no_direction():
+    _, ranker = world(MODELS["plain"])
+    opposite = np.array([[1, 0, 0, 0, 0, 0], [-1, 0, 0, 0, 0, 0]], np.float32)
+    for vectors in (np.zeros((1, 6), np.float32), opposite):
+        assert ranker.similar(vectors, exclude=NONE, k=100).scores.tolist() == [0.0] * (ITEMS - 2)

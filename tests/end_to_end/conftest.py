@@ -95,7 +95,7 @@ def product(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Product]:
             "ingest": {"batch_wait_ms": 10},
             "model": {"dim": 16, "shards": 2},
             "trainer": {"evaluate_share": 1.0, "reconcile_every_s": 1.0, "metrics_port": ephemeral()},
-            "serving": {"port": ephemeral()},
+            "serving": {"port": ephemeral(), "events": True},
             "local": {"state_dir": folder, "broker": "kafka", "trainers": 2},
         }
     )

@@ -36,6 +36,16 @@ def test_an_event_changes_the_users_embedding_over_http(product: Product) -> Non
     assert np.isfinite(after["vector"]).all()
 
 
+def test_an_event_over_http_is_learned(product: Product) -> None:
+    status, answer = product.post(
+        "/v1/events", {"events": [{"user_id": "by/http", "item_id": f"item-{n}"} for n in (1, 2)]}
+    )
+    assert (status, answer) == (202, {"accepted": 2})
+    assert until(lambda: _with_events(product, "by%2Fhttp", 2), "both events")["events"] == 2
+    status, why = product.get("/v1/explain?user_id=by%2Fhttp&item_id=item-0")
+    assert (status, {part["item_id"] for part in why["history"]}) == (200, {"item-1", "item-2"})
+
+
 def test_recommendations_come_from_the_same_rows(product: Product) -> None:
     status, answer = product.post("/v1/recommend", {"user_id": "u/1", "k": 5})
     assert status == 200

@@ -12,6 +12,15 @@ from tests.serving.conftest import MakeWorld, World
 
 JSON = {"Content-Type": "application/json"}
 RECOMMEND, BATCH = "/v1/recommend", "/v1/embeddings/item:batch"
+USERS, SIMILAR, SCORE = "/v1/recommend:batch", "/v1/similar", "/v1/score"
+POSTS: dict[str, dict[str, Any]] = {
+    RECOMMEND: {"user_id": "u1"},
+    BATCH: {"ids": ["i1"]},
+    USERS: {"user_ids": ["u1"]},
+    SIMILAR: {"item_ids": ["i1"]},
+    SCORE: {"user_id": "u1", "item_ids": ["i1"]},
+}
+"""Every route that takes a body, with one that is good."""
 
 
 def check_problem(answer: Any, status: int) -> dict[str, Any]:
@@ -56,6 +65,14 @@ def test_malformed_json_is_400(world: World, path: str, body: bytes) -> None:
     assert check_problem(answer, 400)["type"].endswith("malformed-json")
 
 
+@pytest.mark.parametrize("path", POSTS)
+@pytest.mark.parametrize("body", [b"", b"[" * 100_000, b'{"a":NaN}', b"{\xff}", b"\x00"])
+def test_no_route_takes_malformed_json(world: World, path: str, body: bytes) -> None:
+    answer = world.post(path, content=body, headers=JSON)
+    assert answer.status_code in (400, 422)
+    check_problem(answer, answer.status_code)
+
+
 @pytest.mark.parametrize(
     ("path", "body", "field"),
     [
@@ -70,7 +87,23 @@ def test_malformed_json_is_400(world: World, path: str, body: bytes) -> None:
         (RECOMMEND, {"user_id": "u1", "k": 0}, "k"),
         (RECOMMEND, {"user_id": "u1", "k": -1}, "k"),
         (RECOMMEND, {"user_id": "u1", "k": 1001}, "k"),
+        (RECOMMEND, {"user_id": "u1", "k": 10**9}, "k"),
         (RECOMMEND, {"user_id": "u1", "k": 10**18}, "k"),
+        *[(path, POSTS[path] | {"k": k}, "k") for path in (USERS, SIMILAR) for k in (0, -1, 1001, 10**9, 2.5, "5")],
+        *[(path, POSTS[path] | {"exclude": ["a", ""]}, "exclude[1]") for path in (USERS, SIMILAR)],
+        *[(path, POSTS[path] | {"candidates": "i1"}, "candidates") for path in (USERS, SIMILAR)],
+        *[(path, POSTS[path] | {"nonsense": 1}, "nonsense") for path in POSTS],
+        (USERS, {}, "user_ids"),
+        (USERS, {"user_ids": ["u1", "x" * 513]}, "user_ids[1]"),
+        (USERS, {"user_ids": ["u1"], "fallback": "random"}, "fallback"),
+        (USERS, {"user_ids": ["u1"], "filter": {"a": 1}}, "filter"),
+        (SIMILAR, {"item_ids": []}, "item_ids"),
+        (SIMILAR, {"item_ids": "i1"}, "item_ids"),
+        (SIMILAR, {"item_ids": ["i1", ""]}, "item_ids[1]"),
+        (SCORE, {"item_ids": ["i1"]}, "user_id"),
+        (SCORE, {"user_id": "", "item_ids": ["i1"]}, "user_id"),
+        (SCORE, {"user_id": "u1", "item_ids": [None]}, "item_ids[0]"),
+        (SCORE, {"user_id": "u1", "item_ids": [], "fallback": None}, "fallback"),
         (RECOMMEND, {"user_id": "u1", "k": "5"}, "k"),
         (RECOMMEND, {"user_id": "u1", "k": 2.5}, "k"),
         (RECOMMEND, {"user_id": "u1", "exclude": "i1"}, "exclude"),
@@ -151,9 +184,36 @@ def test_wrong_accept_is_406(world: World, accept: str) -> None:
 @pytest.mark.parametrize(
     "media_type", ["text/plain", "application/x-www-form-urlencoded", "application/msgpack", "nonsense", ""]
 )
-def test_wrong_content_type_is_415(world: World, media_type: str) -> None:
-    answer = world.post(RECOMMEND, content=b'{"user_id":"u1"}', headers={"Content-Type": media_type})
+@pytest.mark.parametrize("path", POSTS)
+def test_wrong_content_type_is_415(world: World, path: str, media_type: str) -> None:
+    answer = world.post(path, content=json.dumps(POSTS[path]).encode(), headers={"Content-Type": media_type})
     check_problem(answer, 415)
+
+
+@pytest.mark.parametrize("path", POSTS)
+def test_ids_may_hold_anything(make_world: MakeWorld, path: str) -> None:
+    name = 'a/../b?#%2F \n\r\t\u0000\u2028 🛰️é"\\'
+    world = make_world(events=[(name, name, 1.0)])
+    body = {field: name if field == "user_id" else [name, "nope", "\U0001f680\n/"] for field in POSTS[path]}
+    answer = world.post(path, body)
+    assert answer.status_code == 200, answer.text
+    given = answer.json()
+    if path == USERS:
+        assert given["results"][0]["user_id"] == name
+    if path == SIMILAR:
+        assert given["missing"] == ["nope", "\U0001f680\n/"]
+    if path in (BATCH, SCORE):
+        assert given["found"] == [True, False, False]
+
+
+def test_ten_thousand_ids_are_413_on_every_route(world: World) -> None:
+    for path, body in POSTS.items():
+        for field in [*body, *(["exclude", "candidates"] if path in (RECOMMEND, USERS, SIMILAR) else [])]:
+            if field == "user_id":
+                continue
+            answer = world.post(path, body | {field: [f"i{n}" for n in range(10_000)]})
+            document = check_problem(answer, 413)
+            assert (document["field"], document["max"]) == (field, 64 if field == "user_ids" else 4096)
 
 
 @pytest.mark.parametrize(

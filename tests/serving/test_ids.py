@@ -54,3 +54,26 @@ def test_many_names_the_first_bad_one() -> None:
         ids.many(["a", 7, "", "b" * 513], "exclude")
     assert refused.value.extensions == {"field": "exclude[2]"}
     assert ids.many(["b" * 512], "exclude") == [b"b" * 512]
+
+
+@pytest.mark.parametrize(
+    "entities",
+    [
+        [],
+        ["a"],
+        ["a", "bc", "42", "007", "a\nb", "x" * 512],
+        ["a", 42, "b"],
+        [7],
+        ["é", "a/b c", "日本"],
+        [f"id{n}" for n in range(300)],
+    ],
+)
+def test_keys_of_many_are_those_of_each(entities: list[str | int]) -> None:
+    assert ids.keys_of_many(entities, "ids").tolist() == [key_and_check(canonical(e))[0] for e in entities]
+
+
+@pytest.mark.parametrize("bad", ["", "x" * 513, "é" * 257])
+def test_keys_of_many_name_the_first_bad_one(bad: str) -> None:
+    with pytest.raises(Problem) as refused:
+        ids.keys_of_many(["a", "b", bad, ""], "ids")
+    assert refused.value.extensions == {"field": "ids[2]"}

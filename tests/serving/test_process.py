@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -278,6 +279,72 @@ def test_over_a_real_socket(tmp_path: Path, redis: RedisServer) -> None:
             with closing(socket.create_connection(("127.0.0.1", service.port))) as broken:
                 broken.sendall(torso)
         assert service.get("/livez").status_code == 200
+        assert "Traceback" not in service.log.read_text()
+
+
+def test_clients_that_trickle_or_vanish_harm_nobody(tmp_path: Path, redis: RedisServer) -> None:
+    """Slow loris, by heads and by bodies, and connections that are reset in the middle of a large answer."""
+    fill(redis).store.close()
+    with serving(tmp_path, redis.url) as service, ExitStack() as stack:
+        until(lambda: not service.reasons(), "ready", 30)
+
+        def in_flight() -> int:
+            (line,) = (
+                line
+                for line in service.get("/metrics").text.splitlines()
+                if line.startswith("towline_http_requests_in")
+            )
+            return int(float(line.split()[1])) - 1  # but this one
+
+        head = b"POST /v1/recommend HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n"
+        slow = [stack.enter_context(closing(socket.create_connection(("127.0.0.1", service.port)))) for _ in range(100)]
+        for n, connection in enumerate(slow):
+            connection.sendall(head + b"\r\n{" if n % 2 else head[:-30])
+        until(lambda: in_flight() == 50, "bodies that trickle are in flight")
+        for byte in (b" ", b" "):
+            for connection in slow[1::2]:
+                connection.sendall(byte)
+            started = time.monotonic()
+            assert service.post("/v1/recommend", {"user_id": "u1"}).status_code == 200
+            assert service.get("/livez").status_code == 200
+            assert time.monotonic() - started < 2
+        for connection in slow:
+            connection.close()
+        until(lambda: in_flight() == 0, "their places are free again")
+
+        body = b'{"ids":[' + b",".join([b'"i1"'] * 4096) + b"]}"
+        ask = b"POST /v1/embeddings/item:batch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        for _ in range(20):
+            with closing(socket.create_connection(("127.0.0.1", service.port))) as gone:
+                gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closing resets
+                gone.sendall(ask)
+                assert gone.recv(16).startswith(b"HTTP/1.1 200")
+        until(lambda: in_flight() == 0, "nothing is left of them")
+        assert service.post("/v1/recommend", {"user_id": "u1"}).status_code == 200
+        assert "Traceback" not in service.log.read_text()
+
+
+def test_every_way_of_ranking_over_a_real_store(tmp_path: Path, redis: RedisServer) -> None:
+    fill(redis).store.close()
+    with serving(tmp_path, redis.url) as service:
+        until(lambda: not service.reasons(), "ready", 30)
+        best = service.post("/v1/recommend", {"user_id": "u1", "k": 3}).json()
+        batch = service.post("/v1/recommend:batch", {"user_ids": ["u1", "u2"], "k": 3}).json()["results"]
+        ids = [item["item_id"] for item in best["items"]]
+        assert [item["item_id"] for item in batch[0]["items"]] == ids
+        scores = service.post("/v1/score", {"user_id": "u1", "item_ids": ids}).json()["scores"]
+        assert scores == [item["score"] for item in best["items"]]
+        why = service.get("/v1/explain", params={"user_id": "u1", "item_id": ids[1]}).json()
+        assert (why["rank"], why["score"]) == (2, scores[1])
+        assert len(service.post("/v1/similar", {"item_ids": ids, "k": 2}).json()["items"]) == 2
+        assert service.post("/v1/events", {"events": []}).status_code == 404
+        redis.pause()  # the user's history can't be read: popularity, said to be stale
+        try:
+            assert service.post("/v1/score", {"user_id": "u1", "item_ids": ids}).headers["x-stale"] == "1"
+            assert service.post("/v1/similar", {"item_ids": ids, "k": 2}).status_code == 200
+            assert service.get("/v1/explain", params={"user_id": "u1", "item_id": ids[1]}).status_code == 503
+        finally:
+            redis.resume()
         assert "Traceback" not in service.log.read_text()
 
 

@@ -125,5 +125,41 @@ def test_what_is_reserved_says_so(world: World, field: str) -> None:
     answer = world.post("/v1/recommend", {"user_id": "u1", field: {"a": 1}})
     assert answer.status_code == 422
     assert answer.json()["field"] == field
-    assert "not supported yet" in answer.json()["detail"]
+    assert f"{field} is not taken: the model's" in answer.json()["detail"]
     assert world.post("/v1/recommend", {"user_id": "u1", field: None}).status_code == 200
+
+
+def test_a_batch_answers_what_each_user_would_get_alone(world: World) -> None:
+    users: list[str | int] = ["u1", 42, "never-seen", "negative", "u1"]
+    asked: dict[str, Any] = {"k": 4, "exclude": ["i2"], "fallback": "mean"}
+    answer = world.post("/v1/recommend:batch", {"user_ids": users, **asked})
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    assert [result["user_id"] for result in body["results"]] == list(map(str, users))
+    for user, result in zip(users, body["results"], strict=True):
+        alone = _recommend(world, user, **asked)
+        for name in ("strategy", "cold_start"):
+            assert result[name] == alone[name]
+        for ours, theirs in zip(result["items"], alone["items"], strict=True):
+            assert (ours["item_id"], ours["score"], ours["step"]) == (
+                theirs["item_id"],
+                theirs["score"],
+                theirs["step"],
+            )
+        assert (result["user"] is None) == (alone["user"] is None)
+    assert body["model_version"] == _recommend(world, "u1")["model_version"]
+    strategies = world.service.metrics.strategies
+    assert (strategies["personal"], strategies["mean"]) == (7, 4)
+
+
+def test_a_batch_of_nobody_and_of_too_many(make_world: MakeWorld) -> None:
+    world = make_world(max_users=2)
+    assert world.post("/v1/recommend:batch", {"user_ids": []}).json()["results"] == []
+    answer = world.post("/v1/recommend:batch", {"user_ids": ["a", "b", "c"]})
+    assert (answer.status_code, answer.json()["field"], answer.json()["max"]) == (413, "user_ids", 2)
+
+
+def test_a_batch_with_cold_users_may_be_an_error_that_names_them(world: World) -> None:
+    answer = world.post("/v1/recommend:batch", {"user_ids": ["u1", "new", "negative"], "fallback": "error"})
+    assert answer.status_code == 404
+    assert answer.json()["missing"] == ["new", "negative"]

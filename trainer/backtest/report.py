@@ -13,38 +13,36 @@ from trainer.label_scores import LabelTests, auc, log_losses
 from trainer.scores import Paired
 
 F64 = npt.NDArray[np.float64]
+Bool = npt.NDArray[np.bool_]
 
 _POINTS = 40  # of the curve over time
 
 
-def figures(ranks: F64, k: int = 10) -> dict[str, float | None]:
-    """HR@k, the same over the last half ("late"), NDCG@k and MRR of tests (m,); None without any."""
-    if not len(ranks):
-        return {f"hr{k}": None, f"hr{k}_late": None, f"ndcg{k}": None, "mrr": None}
+def figures(ranks: F64, late: Bool, k: int = 10) -> dict[str, float | None]:
+    """HR@k, the same over the tests that are `late` (m,), NDCG@k and MRR of tests (m,); None without any."""
     hits = ranks <= k
     gains = np.where(hits, 1.0 / np.log2(1.0 + ranks), 0.0)
-    late = hits[len(hits) // 2 :]
-    values = {f"hr{k}": hits, f"hr{k}_late": late, f"ndcg{k}": gains, "mrr": 1.0 / ranks}
-    return {name: round(float(value.mean()), 5) for name, value in values.items()}
+    values = {f"hr{k}": hits, f"hr{k}_late": hits[late], f"ndcg{k}": gains, "mrr": 1.0 / ranks}
+    return {name: round(float(value.mean()), 5) if len(value) else None for name, value in values.items()}
 
 
 def report(run: Replayed, k: int = 10) -> dict[str, Any]:
     """Everything a run has to say, ready for JSON."""
     paired = Paired()
+    late = run.place >= run.events // 2  # the last half of the stream, whatever the warm-up
     document: dict[str, Any] = {
         "events": run.events,
         "tests": len(run.ranks),
         "warmup_events": run.warmup,
-        **figures(run.ranks, k),
-        "popularity": figures(run.popular, k),
-        "warm": {"tests": int(run.warm.sum()), **figures(run.ranks[run.warm], k)},
-        "cold": {"tests": int((~run.warm).sum()), **figures(run.ranks[~run.warm], k)},
+        **figures(run.ranks, late, k),
+        "popularity": figures(run.popular, late, k),
+        "warm": {"tests": int(run.warm.sum()), **figures(run.ranks[run.warm], late[run.warm], k)},
+        "cold": {"tests": int((~run.warm).sum()), **figures(run.ranks[~run.warm], late[~run.warm], k)},
     }
     if run.frozen is not None:
-        late = len(run.ranks) // 2
-        paired.add(run.ranks[late:] <= k, run.frozen[late:] <= k)
+        paired.add(run.ranks[late] <= k, run.frozen[late] <= k)
         document["frozen"] = {
-            **figures(run.frozen, k),
+            **figures(run.frozen, late, k),
             "late_z": round(paired.z, 2),
             "late_p_value": float(f"{paired.p_value:.2g}"),
         }

@@ -1,0 +1,71 @@
+"""Client of Towline's HTTP service, sync and async. Needs httpx alone; vectors are NumPy's where that is installed."""
+
+from towline_client.answers import (
+    ClockPart,
+    Contribution,
+    Embedding,
+    Embeddings,
+    Explanation,
+    Index,
+    ItemState,
+    Model,
+    Recommendation,
+    Recommendations,
+    RecommendedItem,
+    ScoreParts,
+    Scores,
+    Similar,
+    UserRecommendation,
+    UserState,
+)
+from towline_client.async_client import AsyncClient
+from towline_client.calls import Event
+from towline_client.client import Client
+from towline_client.errors import (
+    BadRequest,
+    Invalid,
+    NotFound,
+    ProblemError,
+    ServerError,
+    TooLarge,
+    TowlineError,
+    Unauthorized,
+    Unavailable,
+    Unexpected,
+    Unreachable,
+)
+from towline_client.retries import Retry
+
+__all__ = [
+    "AsyncClient",
+    "BadRequest",
+    "Client",
+    "ClockPart",
+    "Contribution",
+    "Embedding",
+    "Embeddings",
+    "Event",
+    "Explanation",
+    "Index",
+    "Invalid",
+    "ItemState",
+    "Model",
+    "NotFound",
+    "ProblemError",
+    "Recommendation",
+    "Recommendations",
+    "RecommendedItem",
+    "Retry",
+    "ScoreParts",
+    "Scores",
+    "ServerError",
+    "Similar",
+    "TooLarge",
+    "TowlineError",
+    "Unauthorized",
+    "Unavailable",
+    "Unexpected",
+    "Unreachable",
+    "UserRecommendation",
+    "UserState",
+]
