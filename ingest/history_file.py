@@ -34,7 +34,7 @@ _SHOWN = 5
 
 
 class HistoryFile(ListedSource):
-    """`EventSource` over one file, held in memory as a whole. starts, ends: its offsets.
+    """`EventSource` over one file, held in memory as a whole. ends: of its one partition.
 
     An event without a time of its own has the file's time of modification. Lines that can't be used are counted, and
     the first few are logged with their place; there is no topic to send them to.
@@ -50,15 +50,28 @@ class HistoryFile(ListedSource):
             raise StreamMisconfigured(f"the history {path} can't be read: {error.strerror}") from error
         self.partition = Partition(TOPIC_PREFIX + hashlib.sha256(data).hexdigest()[:32], 0)
         records = list(_records(_lines(path, data)))
-        self.starts, self.ends = {self.partition: 0}, {self.partition: len(records)}
+        self.ends = {self.partition: len(records)}
+        self.required: dict[Partition, int] = {}
+        self._begun = False
         self.name = f"{path}, {len(records)} records"
         a_batch = max(1, settings.batch_events // _RECORD_LINES)  # in records, as lists are cut
         own = settings.model_copy(update={"codec": "json", "batch_events": a_batch})
         super().__init__({self.partition: records}, own, modified_ms)
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether everything was delivered, from where it was to be continued."""
+        return self._begun and super().exhausted
+
+    def seek(self, partition: Partition, offset: int) -> None:
+        """Continue from `offset`."""
+        super().seek(partition, offset)
+        self._begun = True
+
     def rest(self, timeout_s: float) -> None:
-        """Let the time pass: another trainer is at it."""
+        """Let the time pass; it is to be continued from the store's offset afterwards."""
         self.stay(timeout_s)
+        self._begun = False
 
     def tell_unusable(self) -> None:
         """Log what could not be used; once, at the end."""

@@ -52,6 +52,8 @@ class HistoryTopic:
 
     starts, ends: of the range in each of the topic's partitions, whoever owns it. A range without an end goes to the
     end that the topic has when this is made; one of the live topic is over where it starts: there that stream goes on.
+    Of a partition that keeps nothing of the range the end is 0. required: starts that were asked for, where records lie
+    before them.
     """
 
     def __init__(self, which: TopicRange, kafka: KafkaSettings, ingest: IngestSettings) -> None:
@@ -62,7 +64,7 @@ class HistoryTopic:
                 f"{which.topic!r} is the live topic, which is learned on from any end: leave the time after '..' out"
             )
         own = kafka.model_copy(update={"topic": which.topic, "group": f"{kafka.group}-history"})
-        self.starts, self.ends = _offsets(which, own)
+        self.starts, self.ends, self.required = _offsets(which, own)
         if is_live:
             self.ends = self.starts
         self.name = f"{which.topic} from {', '.join(f'{p.number}:{start}' for p, start in self.starts.items())}"
@@ -77,9 +79,12 @@ class HistoryTopic:
         return bool(self._owned) and all(self._position.get(p, -1) >= self.ends.get(p, 0) for p in self._owned)
 
     def assignment(self, timeout_s: float) -> frozenset[Partition]:
-        """See `EventSource`."""
-        self._owned = self._source.assignment(timeout_s)
-        return self._owned
+        """See `EventSource`. Raises StreamMisconfigured when the topic is no longer the one that was looked up."""
+        owned = self._source.assignment(timeout_s)
+        if {p.topic_id for p in owned} - {p.topic_id for p in self.ends}:
+            raise StreamMisconfigured(f"the topic of the history {self.name} was made anew meanwhile: start again")
+        self._owned = owned
+        return owned
 
     def bounds(self, partition: Partition) -> tuple[int, int]:
         """See `EventSource`; the range's start is the earliest."""
@@ -141,8 +146,10 @@ class HistoryTopic:
         self._source.close()
 
 
-def _offsets(which: TopicRange, settings: KafkaSettings) -> tuple[dict[Partition, int], dict[Partition, int]]:
-    """Where the range starts and ends in each partition."""
+def _offsets(
+    which: TopicRange, settings: KafkaSettings
+) -> tuple[dict[Partition, int], dict[Partition, int], dict[Partition, int]]:
+    """Where the range starts and ends in each partition, and the starts that leave records out."""
     doing = f"looking up a range of {which.topic}"
     options = client_options(settings) | {"isolation_level": "read_committed", "allow_auto_create_topics": False}
     consumer = connect(KafkaConsumer, options, doing, settings)
@@ -158,9 +165,11 @@ def _offsets(which: TopicRange, settings: KafkaSettings) -> tuple[dict[Partition
             stops = last if which.stop_ms is None else _since(consumer, which.stop_ms, last)
     finally:
         consumer.close()
+    names = {tp: Partition(identity, tp.partition) for tp in partitions}
     return (
-        {Partition(identity, tp.partition): max(starts[tp], first[tp]) for tp in partitions},
-        {Partition(identity, tp.partition): max(stops[tp], starts[tp]) for tp in partitions},
+        {names[tp]: max(starts[tp], first[tp]) for tp in partitions},
+        {names[tp]: stops[tp] if stops[tp] > first[tp] else 0 for tp in partitions},
+        {names[tp]: starts[tp] for tp in partitions if starts[tp] > first[tp]},
     )
 
 

@@ -25,8 +25,14 @@ class PartitionBatches(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka
     """
 
     def take(self, n: int | None = None) -> list[Fetched]:
-        """Batches with about n records together, one at least if there is any; an error comes after what it follows."""
-        self._maybe_raise_next_inline_exception()
+        """Batches with about n records together, one at least if there is any; an error comes after what it follows.
+
+        With an error this is spent, and the position is fetched anew: kafka-python 3.0.12 would ask for ever.
+        """
+        error: Exception | None = self._next_inline_exception  # type: ignore[has-type]  # kafka-python has none
+        if error is not None:
+            self.drain()
+            raise error
         taken: list[Fetched] = []
         records = 0
         try:
@@ -35,10 +41,11 @@ class PartitionBatches(Fetcher.PartitionRecords):  # type: ignore[misc]  # kafka
                 records += len(batch)
                 if n is not None and records >= n:
                     break
-        except Exception as error:
+        except Exception as damage:
             if not taken:
+                self.drain()
                 raise
-            self._next_inline_exception = error
+            self._next_inline_exception = damage
         return taken
 
     def _maybe_skip_record(self, record: Any) -> bool:  # noqa: ARG002

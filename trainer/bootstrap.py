@@ -23,7 +23,9 @@ from ingest.history_file import TOPIC_PREFIX, HistoryFile
 from ingest.history_topic import PREFIX, HistoryTopic, TopicRange
 from ingest.settings import IngestSettings, KafkaSettings
 from trainer.backoff import Backoff
+from trainer.guarded import Rewind
 from trainer.metrics import Metrics
+from trainer.offsets import OffsetPolicy
 from trainer.settings import TrainerSettings
 from trainer.worker import Worker
 
@@ -40,8 +42,8 @@ class History(EventSource, Protocol):
         """For messages."""
 
     @property
-    def starts(self) -> Mapping[Partition, int]:
-        """The first offset of each of its sources."""
+    def required(self) -> Mapping[Partition, int]:
+        """Sources that begin behind records that are kept, and where: below that the store must not stand."""
 
     @property
     def ends(self) -> Mapping[Partition, int]:
@@ -84,13 +86,17 @@ def learn_history(
     trainer: TrainerSettings,
     metrics: Metrics,
     stopping: Callable[[], bool],
+    policy: OffsetPolicy = OffsetPolicy(),  # noqa: B008  frozen
+    confirm_truncation_s: float = 0.0,
+    rewind: Rewind | None = None,
 ) -> bool:
     """Learn it; True once every shard has all of it, False if told to stop before. Closes the source.
 
     Several trainers may do so at once: of a file one of them goes on at a time, partitions of a topic are shared; and
     nothing counts twice. Raises StreamMisconfigured where the store stands before the range.
     """
-    backoff = Backoff()
+    backoff, ran = Backoff(), False
+    worker = Worker(store, source, model, trainer, metrics, policy, confirm_truncation_s, rewind=rewind)
     try:
         while not stopping():
             try:
@@ -102,10 +108,12 @@ def learn_history(
                 log.warning("%s; trying again in %.1f s", away, backoff.next_s)
                 backoff.wait(stopping)
                 continue
-            log.info("learning the history %s", source.name)
-            Worker(store, source, model, trainer, metrics).run(_Ended(store, model, source, stopping))
-            if not stopping() and not _is_complete(store, model, source):
+            if ran:  # others have the rest, or what was pending at the end was not applied
                 source.rest(_CHECK_S)
+            else:
+                log.info("learning the history %s", source.name)
+            worker.run(_Ended(store, model, source, stopping))
+            ran = True
     finally:
         source.close()
     return False
@@ -141,12 +149,12 @@ def _is_complete(store: EmbeddingStore, model: ModelSettings, source: History) -
             return False
         for status in statuses:
             for partition, end in source.ends.items():
-                stands = status.offsets.get(Source(*partition))
-                if stands is not None and stands < source.starts[partition]:
+                stands, required = status.offsets.get(Source(*partition)), source.required.get(partition, 0)
+                if stands is not None and stands < required:
                     raise StreamMisconfigured(
                         f"the store has learned partition {partition.number} of {source.name} up to offset {stands}, "
-                        f"and the range begins at {source.starts[partition]}: what lies between would never be "
-                        "learned; leave the start of the range out, or start without --bootstrap to go on from there"
+                        f"and the range begins at {required}: what lies between would never be learned; leave the "
+                        "start of the range out, or start without --bootstrap to go on from there"
                     )
                 complete &= stands is not None and stands >= end
             others |= {s for s in status.offsets if s.topic_id.startswith(TOPIC_PREFIX)}

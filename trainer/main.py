@@ -64,17 +64,19 @@ def run(config: Sections, bootstrap: str = "") -> None:
     if config.trainer.metrics_port:
         metrics.serve(config.trainer.metrics_host, config.trainer.metrics_port)
     store = _await_store(config.redis, stop)
+    ingest, snapshots = config.ingest, config.trainer.guard_snapshots
+    policy = OffsetPolicy(ingest.on_lost_offsets, ingest.on_lost_shard)
+    rewind = SnapshotRewind(config.redis, Path(snapshots)) if snapshots else None
     if bootstrap and store is not None:
         history = open_history(bootstrap, config.kafka, config.ingest, stop.is_set)
         if history is not None:
-            learn_history(store, history, config.model, config.trainer, metrics, stop.is_set)
+            learn_history(
+                store, history, config.model, config.trainer, metrics, stop.is_set,
+                policy, ingest.confirm_truncation_s, rewind,
+            )  # fmt: skip
     stream = _await_stream(config, metrics, stop)
     if store is not None and stream is not None:
         metrics.progress_age.set_function(lambda: stream.progress_age_s)
-        ingest = config.ingest
-        policy = OffsetPolicy(ingest.on_lost_offsets, ingest.on_lost_shard)
-        snapshots = config.trainer.guard_snapshots
-        rewind = SnapshotRewind(config.redis, Path(snapshots)) if snapshots else None
         worker = Worker(
             store, stream, config.model, config.trainer, metrics, policy, ingest.confirm_truncation_s, rewind=rewind
         )

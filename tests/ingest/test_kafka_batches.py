@@ -88,6 +88,11 @@ def test_what_precedes_a_damaged_batch_comes_first() -> None:
     assert len(batches.take(None)) == 1
     with pytest.raises(CorruptRecordError, match=r"at offset 1 of .* does not have its checksum"):
         batches.take(None)
+    assert not batches, "or the fetcher would ask it for ever"
+    batches = reader(PartitionBatches, bytes(bad), 1)
+    with pytest.raises(CorruptRecordError):
+        batches.take(None)
+    assert not batches
 
 
 @settings(max_examples=150, deadline=None)

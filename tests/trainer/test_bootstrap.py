@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from embedding_store.contract import Source
+from embedding_store.errors import StoreUnavailable
 from embedding_store.memory import MemoryStore
 from ingest.contract import StreamMisconfigured
 from ingest.history_file import HistoryFile
@@ -84,6 +85,33 @@ def test_told_to_stop_it_is_taken_up_later(faults, tmp_path):  # noqa: F811
     assert 0 < store.status("item")[0].clock < 1000
     assert learn(store, path)
     assert store.status("item")[0].clock == 1000
+
+
+def test_a_file_without_an_event_is_learned_at_once(faults, tmp_path):  # noqa: F811
+    (tmp_path / "past.jsonl").write_text("")
+    store = MemoryStore()
+    assert learn(store, tmp_path / "past.jsonl", stop_after=50)
+    assert store.status("item")[0].clock == 0
+
+
+def test_what_could_not_be_applied_at_the_end_is_learned_again(faults, tmp_path):  # noqa: F811
+    """The store was away just when the worker left."""
+    path = tmp_path / "past.jsonl"
+    path.write_text("\n".join(lines(100)))
+    store, source = MemoryStore(), HistoryFile(path, SMALL)
+    delivered = []
+
+    class Slow(HistoryFile):
+        def poll(self, stop_at):
+            batch = super().poll(stop_at)
+            if batch is not None and not delivered:
+                delivered.append(len(batch.events))
+                faults.plan = {faults.half: StoreUnavailable}
+            return batch
+
+    source.__class__ = Slow
+    assert learn_history(store, source, MODEL, settings_of(apply_every=100), Metrics(), lambda: False)
+    assert store.status("item")[0].clock == 100
 
 
 def test_a_table_of_commas_is_the_same_events(tmp_path):

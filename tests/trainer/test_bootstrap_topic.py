@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from kafka import KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 
 from embedding_store.contract import EmbeddingStore, Source
 from embedding_store.memory import MemoryStore
@@ -135,6 +135,19 @@ def test_the_live_topic_begins_at_a_time_instead_of_its_earliest_record(faults, 
     expected += fill(kafka, kafka.topic, range(6, 7))
     assert learn(store, f"topic:{kafka.topic}@2026-01-05", kafka), "a trainer that is started again with the option"
     go_live(store, kafka)
+    assert learned(store) == expected
+
+
+def test_a_range_that_was_learned_may_be_removed_by_retention(faults, kafka):  # noqa: F811
+    old = f"old-{uuid.uuid4().hex[:8]}"
+    expected = fill(kafka, old, range(3))
+    fill(kafka, old, range(3, 5))
+    text, store = f"topic:{old}@2026-01-01..2026-01-04", MemoryStore()
+    assert learn(store, text, kafka)
+    admin = KafkaAdminClient(**client_options(kafka))
+    admin.delete_records({TopicPartition(old, number): 40 for number in range(2)})
+    admin.close()
+    assert learn(store, text, kafka)
     assert learned(store) == expected
 
 
