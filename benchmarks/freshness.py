@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
-import sys
 import tempfile
 import threading
 import time
@@ -18,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.local import end_on_sigterm
 from benchmarks.machine import facts
 from embedding_store.open import open_store
 from infra.config import TowlineConfig
@@ -45,7 +44,7 @@ def synthetic(events: int, users: int, items: int, seed: int) -> Ratings:
 
 def main() -> None:
     """Run once and print."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # all that was started is stopped on the way out
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rate", type=int, default=2000)
     parser.add_argument("--seconds", type=int, default=60)

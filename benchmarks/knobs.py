@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import signal
 import sys
 import tempfile
 import threading
@@ -22,18 +21,16 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.local import end_on_sigterm, servers
 from benchmarks.machine import cpu_s, facts
 from embedding_store.contract import EmbeddingStore
 from embedding_store.errors import UnknownTable
-from embedding_store.open import open_store
 from infra.config import TowlineConfig
 from infra.demo import movielens
 from infra.demo.movielens import Ratings
 from infra.demo.replay import Replay
 from infra.local import process, services
 from infra.local.ports import ephemeral, is_free
-from infra.local.stack import LocalStack
-from ingest.kafka_topics import prepare_topics
 
 START_TIMEOUT_S = 180.0
 REPLAY_TIMEOUT_S = 1800.0
@@ -57,7 +54,7 @@ class Cell:
 
 def main() -> None:
     """Replay every cell and print."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # all that was started is stopped on the way out
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--apply-every", type=int, nargs="+", default=[1, 4, 16])
     parser.add_argument("--dense-sync-every", type=int, nargs="+", default=[1, 8, 64])
@@ -114,22 +111,9 @@ def replayed(
                 "local": {"state_dir": Path(folder), "broker": "kafka"},
             }
         )
-        stack = LocalStack(config, ephemeral_ports=True)
-        started = []
-        try:
-            stack.start_servers()
-            config = stack.connected()
-            prepare_topics(config.kafka)
-            started = [services.trainer(config, number).start() for number in range(trainers)]
-            store = open_store(config.redis)
-            try:
-                return _measured(config, store, Replay(config.kafka, stream, 0), started)
-            finally:
-                store.close()
-        finally:
-            for record in started:
-                process.stop(record, config.local.stop_timeout_s)
-            stack.stop()
+        with servers(config) as own:
+            own.started.extend(services.trainer(own.config, number).start() for number in range(trainers))
+            return _measured(own.config, own.store, Replay(own.config.kafka, stream, 0), own.started)
 
 
 def _measured(

@@ -168,9 +168,14 @@ def item_outputs(model: ModelSettings, layers: Layers, rows: F32) -> F32:
 def _finished(model: ModelSettings, x: F32) -> F32:
     if model.similarity == "dot":
         return x
-    squares = np.einsum("ij,ij->i", x, x, dtype=np.float32)
-    out: F32 = x / np.sqrt(np.maximum(squares, np.float32(SHORTEST)))[:, None]
+    out: F32 = x / _lengths(x)[:, None]
     return out
+
+
+def _lengths(x: F32) -> F32:
+    """(n,) L2 norms, none of which is nearly 0."""
+    squares = np.einsum("ij,ij->i", x, x, dtype=np.float32)
+    return np.asarray(np.sqrt(np.maximum(squares, np.float32(SHORTEST))), np.float32)
 
 
 def user_factor(model: ModelSettings, layers: Layers, x: F32) -> F32:
@@ -178,9 +183,7 @@ def user_factor(model: ModelSettings, layers: Layers, x: F32) -> F32:
     factor = np.full(len(x), 1.0 / model.temperature, np.float32)
     if model.similarity == "dot":
         return factor
-    out = forward(layers, x)
-    squares = np.einsum("ij,ij->i", out, out, dtype=np.float32)
-    return np.asarray(factor / np.sqrt(np.maximum(squares, np.float32(SHORTEST))), np.float32)
+    return factor / _lengths(forward(layers, x))
 
 
 def pull_back(layers: Layers, x: F32, gradient: F32) -> F32:

@@ -15,9 +15,10 @@ from kafka import KafkaConsumer, TopicPartition
 
 from ingest.columns import MicroBatch, Partition
 from ingest.contract import StreamMisconfigured
-from ingest.kafka_client import client_options, connect, topic_identity, translated
+from ingest.kafka_client import client_options, connect, translated
 from ingest.kafka_source import KafkaSource
 from ingest.settings import IngestSettings, KafkaSettings
+from ingest.topic_bounds import topic_bounds
 
 PREFIX = "topic:"
 _FORM = re.compile(r"topic:(?P<topic>[A-Za-z0-9._-]+)(?:@(?P<start>.*?)(?:\.\.(?P<stop>.+))?)?")
@@ -155,21 +156,16 @@ def _offsets(
     consumer = connect(KafkaConsumer, options, doing, settings)
     try:
         with translated(doing, settings):
-            numbers = consumer.partitions_for_topic(which.topic)
-            if not numbers:
-                raise StreamMisconfigured(f"there is no topic {which.topic!r} to learn from; check the name")
-            identity = topic_identity(settings, consumer._cluster.topic_id(which.topic))
-            partitions = [TopicPartition(which.topic, number) for number in sorted(numbers)]
-            first, last = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+            found = topic_bounds(consumer, settings)
+            first, last = found.first, found.last
             starts = first if which.start_ms is None else _since(consumer, which.start_ms, last)
             stops = last if which.stop_ms is None else _since(consumer, which.stop_ms, last)
     finally:
         consumer.close()
-    names = {tp: Partition(identity, tp.partition) for tp in partitions}
     return (
-        {names[tp]: max(starts[tp], first[tp]) for tp in partitions},
-        {names[tp]: stops[tp] if stops[tp] > first[tp] else 0 for tp in partitions},
-        {names[tp]: starts[tp] for tp in partitions if starts[tp] > first[tp]},
+        {name: max(starts[tp], first[tp]) for tp, name in found.names.items()},
+        {name: stops[tp] if stops[tp] > first[tp] else 0 for tp, name in found.names.items()},
+        {name: starts[tp] for tp, name in found.names.items() if starts[tp] > first[tp]},
     )
 
 

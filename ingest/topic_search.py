@@ -11,12 +11,12 @@ from kafka import KafkaConsumer, TopicPartition
 
 from ingest.batch_reader import BatchReader
 from ingest.columns import MAX_LINES, MicroBatch, Partition
-from ingest.contract import StreamMisconfigured
 from ingest.dead_letters import DeadLetter
 from ingest.fetched import Fetched
 from ingest.kafka_batches import PartitionBatches
-from ingest.kafka_client import client_options, connect, topic_identity, translated
+from ingest.kafka_client import client_options, connect, translated
 from ingest.settings import IngestSettings, KafkaSettings
+from ingest.topic_bounds import topic_bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +63,15 @@ def search(
     consumer._fetcher.PartitionRecords = PartitionBatches
     try:
         with translated(doing, kafka):
-            numbers = consumer.partitions_for_topic(kafka.topic)
-            if not numbers:
-                raise StreamMisconfigured(f"there is no topic {kafka.topic!r} at {kafka.bootstrap_servers}")
-            topic_id = topic_identity(kafka, consumer._cluster.topic_id(kafka.topic))
-            places = [TopicPartition(kafka.topic, number) for number in sorted(numbers)]
-            first, last = consumer.beginning_offsets(places), consumer.end_offsets(places)
-            starts = {place: max(first[place], last[place] - newest) for place in places}
+            found = topic_bounds(consumer, kafka)
+            names, first, last = found.names, found.first, found.last
+            starts = {place: max(first[place], last[place] - newest) for place in names}
             sightings, reached = _read(consumer, starts, last, reader, letters, (tower, identity, key), timeout_s)
     finally:
         consumer.close()
-    names = {place: Partition(topic_id, place.partition) for place in places}
     return Found(
-        {names[place]: (first[place], last[place]) for place in places},
-        {names[place]: (starts[place], reached[place]) for place in places},
+        {name: (first[place], last[place]) for place, name in names.items()},
+        {name: (starts[place], reached[place]) for place, name in names.items()},
         tuple(sorted(sightings, key=lambda one: (one.produced_ms, one.partition, one.offset))),
     )
 

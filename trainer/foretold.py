@@ -15,6 +15,7 @@ from native.pooling import pool_histories
 from trainer.binary_step import sigmoid
 from trainer.examples import Examples
 from trainer.label_scores import log_losses
+from trainer.popularity import decayed, log_of
 
 F64 = npt.NDArray[np.float64]
 
@@ -121,6 +122,5 @@ def user_outputs(examples: Examples, model: ModelSettings, towers: Towers, rows:
 
 def log_popularity(examples: Examples, model: ModelSettings, clock: int, items: I64) -> F32:
     """(n,) ln of the decayed popularity of some of the items, before the micro-batch."""
-    kept, seen = examples.items.popularity[items].astype(np.float64), examples.items.last_seen[items]
-    now = kept * np.exp2(-np.maximum(clock - seen, 0) / model.popularity_half_life)
-    return np.log(np.maximum(now, model.popularity_floor)).astype(np.float32)
+    now = decayed(examples.items.popularity[items], examples.items.last_seen[items], clock, model.popularity_half_life)
+    return log_of(now, model.popularity_floor)

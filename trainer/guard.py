@@ -157,9 +157,7 @@ class Guard:
         return verdict
 
     def judged_step(self, step: Step, dim: int) -> Verdict | None:
-        """On what was learned; None: apply it. Takes it in. dim: columns of a row that are its vector."""
-        if not step.finite:
-            return Verdict("not_finite", "loss or gradients are not finite, or beyond what the store takes")
+        """On what was learned, all finite; None: apply it. Takes it in. dim: columns of a row that are its vector."""
         longest = max(_longest(step.item_gradients, dim), _longest(step.user_gradients, dim))
         if longest <= 0.0:
             return None

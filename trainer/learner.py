@@ -30,6 +30,7 @@ from trainer.binary_step import BinaryStep
 from trainer.copies import Copies
 from trainer.dense import DenseWorker
 from trainer.examples import Examples
+from trainer.popularity import decayed, log_of
 from trainer.settings import TrainerSettings
 from trainer.similarity import scaled
 from trainer.softmax_step import SoftmaxStep, step_with_layers, step_without_layers
@@ -223,7 +224,7 @@ class Learner:
     def _popularity(self, examples: Examples, clock: int) -> _Columns:
         """What every item's popularity says at `clock`, before the batch."""
         rows, half_life = examples.items, self._model.popularity_half_life
-        now = rows.popularity.astype(np.float64) * np.exp2(-np.maximum(clock - rows.last_seen, 0) / half_life)
+        now = decayed(rows.popularity, rows.last_seen, clock, half_life)
         total = 1.0
         if self._events:
             # of a stream of such positives for ever, less the time before the stream
@@ -235,9 +236,7 @@ class Learner:
         left = 2.0 ** (-n / half_life)
         self._positives = left * self._positives + float(examples.positive_weight)
         self._events = left * self._events + n
-        return _Columns(
-            np.log(np.maximum(now, floor)).astype(np.float32), now / total, np.minimum(often, 1.0), 1.0 / max(1, clock)
-        )
+        return _Columns(log_of(now, floor), now / total, np.minimum(often, 1.0), 1.0 / max(1, clock))
 
 
 def _bounded(gradients: F32) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 from dataclasses import asdict
 
@@ -17,6 +16,7 @@ from benchmarks.e2e.live import live
 from benchmarks.e2e.presets import LIVE, PRESETS
 from benchmarks.e2e.replayed import Replayed, replay
 from benchmarks.e2e.stream import WIDTH, Stream
+from benchmarks.local import end_on_sigterm
 from benchmarks.machine import facts
 
 MOST_LIVE = 100_000
@@ -25,7 +25,7 @@ MOST_LIVE = 100_000
 
 def main() -> None:
     """Run once and print."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # all that was started is stopped on the way out
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--presets", nargs="*", choices=list(PRESETS), default=list(PRESETS))
     parser.add_argument("--events", type=int, default=2_000_000, help="of a topic with 100 events a record")

@@ -11,15 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.local import servers
 from benchmarks.machine import cpu_s
 from embedding_store.contract import EmbeddingStore
 from embedding_store.errors import UnknownTable
-from embedding_store.open import open_store
 from infra.config import TowlineConfig
 from infra.local import process, services
 from infra.local.ports import ephemeral
-from infra.local.stack import LocalStack
-from ingest.kafka_topics import prepare_topics
 
 START_TIMEOUT_S = 180.0
 LOOK_EVERY_S = 0.05
@@ -92,19 +90,6 @@ def plant(sections: dict[str, dict[str, Any]], partitions: int) -> Iterator[Plan
                 "local": {"state_dir": Path(folder), "broker": "kafka"},
             }
         )
-        stack = LocalStack(config, ephemeral_ports=True)
-        started: list[process.ProcessRecord] = []
-        try:
-            stack.start_servers()
-            config = stack.connected()
-            prepare_topics(config.kafka)
-            pids = {line.kind: line.pid for line in stack.status() if line.pid}
-            store = open_store(config.redis)
-            try:
-                yield Plant(config, store, pids, started)
-            finally:
-                store.close()
-        finally:
-            for record in started:
-                process.stop(record, config.local.stop_timeout_s)
-            stack.stop()
+        with servers(config) as own:
+            pids = {line.kind: line.pid for line in own.stack.status() if line.pid}
+            yield Plant(own.config, own.store, pids, own.started)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import signal
 import statistics
 import sys
 import tempfile
@@ -30,6 +29,7 @@ import msgspec
 import numpy as np
 from rich.console import Console
 
+from benchmarks.local import end_on_sigterm
 from benchmarks.machine import facts
 from benchmarks.serving import ends, paced, updates, wrk
 from benchmarks.serving.deployed import START_S, Deployed, deployed
@@ -54,6 +54,7 @@ LIMITS = {
 
 def parsed() -> argparse.Namespace:
     """The command line."""
+    end_on_sigterm()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--items", type=int, default=100_000)
     parser.add_argument("--many-items", type=int, default=1_000_000)
@@ -65,7 +66,6 @@ def parsed() -> argparse.Namespace:
 
 def main() -> None:
     """Run once and print."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # all that was started is stopped on the way out
     arguments = parsed()
     wrk.required()
     people = Console(stderr=True)

@@ -57,12 +57,15 @@ class DashboardRoutes:
         try:
             if self._looking is None:
                 self._looking = asyncio.create_task(self._look_on())
+                self._looking.add_done_callback(_tell)
             past = [msgspec.structs.replace(look, map=None) for look in self._looks]
             yield _event("begin", {"age_bounds": list(ROW_AGES), "looks": past})
             sampled = last = None
             while not self._service.draining:
                 async with self._new:
                     await self._new.wait()
+                if not self._is_looking:  # it failed, or the service ends: the page says so, and asks again
+                    return
                 if not self._looks or self._looks[-1] is last:
                     continue
                 last = self._looks[-1]
@@ -73,14 +76,15 @@ class DashboardRoutes:
         finally:
             self._viewers -= 1
 
+    @property
+    def _is_looking(self) -> bool:
+        return self._looking is not None
+
     async def _look_on(self) -> None:
-        """Until nobody watches, or the service ends."""
+        """Until nobody watches, the service ends, or a look fails: then the viewers' streams end, too."""
         try:
             while self._viewers and not self._service.draining:
-                try:
-                    self._looks.append(await asyncio.to_thread(self._looker.look))
-                except Exception:
-                    log.exception("a look at the service failed")
+                self._looks.append(await asyncio.to_thread(self._looker.look))
                 async with self._new:
                     self._new.notify_all()
                 await asyncio.sleep(_EVERY_S)
@@ -88,6 +92,11 @@ class DashboardRoutes:
             self._looking = None
             async with self._new:
                 self._new.notify_all()
+
+
+def _tell(looking: asyncio.Task[None]) -> None:
+    if not looking.cancelled() and (error := looking.exception()) is not None:
+        log.error("a look at the service failed", exc_info=error)
 
 
 def page() -> bytes:

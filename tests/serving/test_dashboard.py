@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import signal
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 from serving.dashboard.looking import Looker
-from serving.dashboard.routes import page
+from serving.dashboard.routes import DashboardRoutes, page
 from serving.dashboard.sampled import SampledItems
 from serving.dashboard.trainers import look
 from tests.servers import RedisServer
@@ -249,3 +250,26 @@ def test_trainers_are_asked_and_may_be_away() -> None:
     assert (seen.named, seen.seen, seen.loss) == (3, 2, 3.0)
     assert (seen.hit_rate, seen.hit_rate_popularity) == pytest.approx((0.4, 0.2))
     assert look([Trainer().url]).loss is None, "nothing was learned yet"
+
+
+def test_a_look_that_fails_is_told_ends_the_streams_and_the_next_viewer_is_served(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A page that stood still without a word would look like a service that does."""
+    routes, real = DashboardRoutes(world.service), Looker.look
+
+    async def watch() -> None:
+        monkeypatch.setattr(Looker, "look", lambda self: 1 // 0)
+        first = routes._stream()
+        assert (await anext(first)).startswith(b"event: begin")
+        with pytest.raises(StopAsyncIteration):
+            await asyncio.wait_for(anext(first), 10)
+        monkeypatch.setattr(Looker, "look", real)
+        second = routes._stream()
+        assert (await anext(second)).startswith(b"event: begin")
+        assert (await asyncio.wait_for(anext(second), 10)).startswith(b"event: items")
+        assert (await asyncio.wait_for(anext(second), 10)).startswith(b"event: look")
+        await second.aclose()
+
+    asyncio.run(watch())
+    assert "ZeroDivisionError" in caplog.text
