@@ -10,34 +10,38 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from embedding_store.contract import F32, I64, U64, Bool, Changes, Cursor, EmbeddingStore, Rows
+from embedding_store.contract import F32, I64, U64, Changes, Cursor, EmbeddingStore, Rows
 from embedding_store.decay import clocks_of, decays, missed
+from embedding_store.mirror_delta import Delta
+from embedding_store.mirror_reads import MirrorReads
 from embedding_store.model import ModelSettings
-from embedding_store.towers import DenseParameters, Gates, Layers, item_outputs
+from embedding_store.towers import DenseParameters, item_outputs
 from native.decay import shrink
 from native.key_index import KeyIndex
-from native.scan import score_items
 
 _LN2 = float(np.log(2.0))
 Number = TypeVar("Number", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True)
-class MirrorRows:
-    """Items as the mirror holds them; row i answers key i, zeros and found False where it has none."""
+class Held:
+    """The arrays of a mirror as they are now, for whoever copies them. Slots from `index.high_water` on are unused."""
 
-    vectors: F32  # (n, output_dim) outputs of the item tower
-    found: Bool  # (n,)
-    clock: I64  # (n,)
-    count: I64  # (n,)
-    updated_ms: I64  # (n,)
+    index: KeyIndex
+    vectors: F32
+    outputs: F32
+    bias: F32
+    columns: dict[str, I64]
+    ids: list[bytes]
+    dense: F32
+    offset: float
+    clock: int
+    event_time_ms: int
+    produced_ms: int
 
 
-class ItemMirror:
+class ItemMirror(MirrorReads):
     """A copy of the `item` table with tower outputs. One thread refreshes; any number read.
-
-    Popularity decays on the event clock: ln(popularity at t) = ln p + ln 2·(A − t)/half-life, where p was stored at
-    clock A. The part with t is common to all items, so what is kept per item is the constant `ln p + ln 2·A/half-life`.
 
     Rows of a regularized table change by the clock alone. They are kept as they were delivered, with the clock they
     were delivered at, and decayed anew from there when a shard's step has moved, whether or not the feed named any row:
@@ -45,22 +49,25 @@ class ItemMirror:
     step takes off below its last digit. That is made beside the arrays that are being read, and then takes their place.
     """
 
+    clock: int = 0
+    event_time_ms: int = 0
+    produced_ms: int = 0
+    _index: KeyIndex
+    _ids: list[bytes]
+
     def __init__(self, store: EmbeddingStore, model: ModelSettings, decay_share: float = 1.0) -> None:
         """decay_share: of its thread's time that may go into decaying all rows anew, in (0, 1]. Below 1, after one such
         pass of s seconds none begins for s · (1 / share − 1), and rows that the feed does not name stand where the last
         one left them; 1: they are as of every refresh.
         """
+        super().__init__(model)
         self.lock = threading.RLock()
         self.loaded = False
-        self.event_time_ms = 0
-        self.produced_ms = 0
-        self.clock = 0
-        self._store, self._model = store, model
-        self._half_life = float(model.popularity_half_life)
-        self._log_floor = float(np.log(model.popularity_floor))
+        self._store = store
         self._tables = ("item", "dense") if model.has_dense else ("item",)
         self._parameters = DenseParameters(model)
-        self._towers = self._parameters.to_towers(self._parameters.initial())
+        self._dense = self._parameters.initial()
+        self._towers = self._parameters.to_towers(self._dense)
         self._cursors: dict[str, Cursor | None] = dict.fromkeys(self._tables)
         self._spec = model.tables()["item"]
         self._decays = decays(self._spec)
@@ -69,7 +76,7 @@ class ItemMirror:
         self._decay_again_s = 0.0  # time.monotonic() from when on the next pass may begin
         self._behind = False  # whether a step has passed that the vectors don't stand at
         self._dim, self._output_dim = model.dim, model.output_dim
-        self._raw_are_outputs = not model.dense_layers and model.similarity == "dot"
+        self._delta: Delta | None = None  # None: nobody asks
         self._clear()
 
     def _clear(self) -> None:
@@ -81,11 +88,33 @@ class ItemMirror:
         self._outputs = self._vectors if self._raw_are_outputs else np.zeros((n, self._output_dim), np.float32)
         self._log_popularity = np.full(n, -np.inf)  # float64: A/half-life grows without bound
         self._bias = np.full(n, -np.inf, np.float32)  # the same, below the largest: float32 keeps its digits there
-        self._offset = -np.inf
+        self._offset = -float("inf")
         self._columns = {name: np.zeros(n, np.int64) for name in ("clock", "count", "updated_ms")}
-        self._ids: list[bytes] = [b""] * n
+        self._ids = [b""] * n
         self._named = np.zeros(n, bool)
         self._checks = np.zeros(n, np.uint32)
+        self._note(Delta(everything=True))
+
+    def _note(self, delta: Delta) -> None:
+        if self._delta is not None:
+            self._delta.add(delta)
+
+    def take_delta(self) -> Delta:
+        """What changed since the last call; at the first: everything. Of the refreshing thread."""
+        delta, self._delta = self._delta, Delta()
+        return Delta(everything=True) if delta is None else delta
+
+    def held(self) -> Held:
+        """What a copy of it is made of: not copied. Of the refreshing thread, or under `lock`."""
+        return Held(
+            self._index, self._vectors, self._outputs, self._bias, self._columns, self._ids, self._dense, self._offset,
+            self.clock, self.event_time_ms, self.produced_ms,
+        )  # fmt: skip
+
+    @property
+    def model(self) -> ModelSettings:
+        """What it is a mirror of."""
+        return self._model
 
     def frozen(self) -> ItemMirror:
         """A copy of what it holds now, not to be refreshed."""
@@ -103,11 +132,6 @@ class ItemMirror:
         return other
 
     @property
-    def size(self) -> int:
-        """Items held."""
-        return len(self._index)
-
-    @property
     def nbytes(self) -> int:
         """Memory of its arrays, without the ids' Python objects."""
         with self.lock:
@@ -116,15 +140,6 @@ class ItemMirror:
             arrays += [] if self._delivered is self._vectors else [self._delivered]
             arrays += [] if self._outputs is self._vectors else [self._outputs]
             return sum(array.nbytes for array in arrays)
-
-    def spread(self, limit: int) -> U64:
-        """Keys of at most `limit` items, spread evenly over the order in which they came."""
-        with self.lock:
-            high = self._index.high_water
-            places = np.arange(0, high, max(1, -(-high // limit)))
-            keys = self._index.slot_keys[places]
-            held: U64 = keys[self._index.find(keys) == places]  # without freed slots
-        return held
 
     def wait(self, timeout_s: float) -> bool:
         """Block until there is something to refresh (True), or the time is over (False)."""
@@ -148,6 +163,7 @@ class ItemMirror:
         with self.lock:
             if decayed is not None:
                 self._vectors, self._outputs = decayed
+                self._note(Delta(vectors=True))
             self._take(changes)
             self._behind = moved and decayed is None
             if not self._behind:
@@ -162,13 +178,15 @@ class ItemMirror:
         changes = self._store.changes("dense", self._cursors["dense"])
         if self._cursors["dense"] is not None and not changes.rescan and not len(changes.keys):
             return
-        towers = self._parameters.to_towers(self._parameters.read(self._store))
+        dense = self._parameters.read(self._store)
+        towers = self._parameters.to_towers(dense)
         with self.lock:  # both towers switch together, and every item with them
-            self._towers = towers
+            self._dense, self._towers = dense, towers
             self._cursors["dense"] = changes.cursor
             if not self._raw_are_outputs:
                 n = self._index.high_water
                 self._outputs[:n] = item_outputs(self._model, towers.item, self._vectors[:n])
+            self._note(Delta(towers=True, vectors=not self._raw_are_outputs))
 
     def _decayed(self, changes: Changes) -> tuple[F32, F32]:
         """Vectors and outputs of every slot at the clocks of `changes`, whose own rows are still to come."""
@@ -196,10 +214,11 @@ class ItemMirror:
         self._named[freed] = False
         for slot in freed.tolist():
             self._ids[slot] = b""
+        if len(freed):
+            self._note(Delta(moves=[(changes.deleted, None)], rows=[freed]))
         if not len(changes.keys):
             return
-        slots = self._index.add(changes.keys)
-        self._grow()
+        slots = self._placed(changes.keys)
         rows = changes.rows
         self._vectors[slots] = rows.vectors
         if self._decays:
@@ -212,14 +231,26 @@ class ItemMirror:
         self._take_popularity(slots, rows)
         self._take_ids(slots, rows)
 
+    def _placed(self, keys: U64) -> I64:
+        """Slots of `keys`, new ones given one."""
+        if self._delta is None:
+            slots = self._index.add(keys)
+        else:
+            new = self._index.find(keys) < 0
+            slots = self._index.add(keys)
+            self._delta.add(Delta(moves=[(keys[new], slots[new])], rows=[slots]))
+        self._grow()
+        return slots
+
     def _take_popularity(self, slots: I64, rows: Rows) -> None:
         with np.errstate(divide="ignore"):
             log_p = np.log(rows.popularity.astype(np.float64)) + _LN2 * rows.last_seen / self._half_life
         self._log_popularity[slots] = log_p
-        top = log_p.max()
+        top = float(log_p.max())
         if top > self._offset:
             self._offset = top
             self._bias[:] = self._log_popularity - self._offset
+            self._note(Delta(popularity=True))
         elif self._offset > -np.inf:
             self._bias[slots] = log_p - self._offset
 
@@ -227,9 +258,10 @@ class ItemMirror:
         # An id never changes while its row lives: only a slot's first id costs a Python object. But a row may have been
         # forgotten and come back between two refreshes: without an id, or, its check bits tell, as another id's.
         named = rows.ids.lengths > 0
-        changed = (named != self._named[slots]) | (rows.check != self._checks[slots])
-        for i in np.flatnonzero(changed).tolist():
+        changed = np.flatnonzero((named != self._named[slots]) | (rows.check != self._checks[slots]))
+        for i in changed.tolist():
             self._ids[slots[i]] = rows.ids.at(i)
+        self._note(Delta(named=[slots[changed]]))
         self._named[slots] = named
         self._checks[slots] = rows.check
 
@@ -247,94 +279,6 @@ class ItemMirror:
         self._named = _grown(self._named, n, False)
         self._checks = _grown(self._checks, n, 0)
         self._ids += [b""] * (n - len(self._ids))
-
-    def items(self, keys: U64) -> MirrorRows:
-        """Rows of `keys`, in their order."""
-        with self.lock:
-            slots = self._index.find(keys)
-            found = slots >= 0
-            if found.all():
-                columns = {name: column[slots] for name, column in self._columns.items()}
-                return MirrorRows(vectors=self._outputs[slots], found=found, **columns)
-            safe = np.where(found, slots, 0)
-            vectors = np.where(found[:, None], self._outputs[safe], np.float32(0.0))
-            columns = {name: np.where(found, column[safe], 0) for name, column in self._columns.items()}
-            return MirrorRows(vectors=vectors, found=found, **columns)
-
-    def item(self, keys: U64) -> tuple[F32, int, int, int] | None:
-        """(output (output_dim,), clock, count, updated_ms) of the only key of `keys` (1,); None where it is missing."""
-        with self.lock:
-            slot = int(self._index.find(keys)[0])
-            if slot < 0:
-                return None
-            clock, count, updated_ms = (int(column[slot]) for column in self._columns.values())
-            return self._outputs[slot].copy(), clock, count, updated_ms
-
-    def raw_vectors(self, keys: U64) -> tuple[F32, Bool]:
-        """((n, dim) rows before the item tower, (n,) found): what user histories are pooled from."""
-        with self.lock:
-            slots = self._index.find(keys)
-            found = slots >= 0
-            return self._vectors[np.where(found, slots, 0)], found
-
-    @property
-    def user_layers(self) -> Layers:
-        """Dense layers of the user tower, of the same version as the items' outputs."""
-        return self._towers.user
-
-    @property
-    def gates(self) -> Gates:
-        """Gates, likewise."""
-        return self._towers.gates
-
-    def slots(self, keys: U64) -> I64:
-        """(n,) place of each key in the arrays that `scores` fills, -1 where absent. Valid under `lock`."""
-        return self._index.find(keys)
-
-    def scores(self, vector: F32 | None, popularity_weight: float, slots: I64 | None = None) -> F32:
-        """(high water,) score of every slot: vector·item + weight·ln(popularity / the most popular's), see `columns`.
-
-        slots: of these alone, in their order.
-
-        Call under `lock`. -inf for items that no positive event has named yet. None scores by popularity alone.
-        """
-        outputs, popularity, floor = self.columns()
-        if slots is not None:
-            outputs, popularity = outputs[slots], popularity[slots]
-        if vector is None:
-            return popularity.copy()
-        out = np.empty(len(popularity), np.float32)
-        user = np.ascontiguousarray(vector, np.float32)
-        score_items(outputs, popularity, floor, user, np.float32(popularity_weight), out)
-        return out
-
-    def columns(self) -> tuple[F32, F32, np.float32]:
-        """What scores are made of, one place per slot: (item outputs, log popularity, what it counts as at least).
-
-        Call under `lock`: views. Log popularity is below that of the most popular item, -inf where no positive event
-        has named the item.
-        """
-        n = self._index.high_water
-        floor = self._log_floor + _LN2 * self.clock / self._half_life - self._scale
-        return self._outputs[:n], self._bias[:n], np.float32(floor)
-
-    def gains(self, positives: F32) -> F32:
-        """(n,) what events (n,) on top of the clock add to popularity, each in logs and on the scale of `columns`."""
-        clocks = self.clock + 1.0 + np.arange(len(positives))
-        with np.errstate(divide="ignore"):
-            log_p = np.log(positives.astype(np.float64)) + _LN2 * clocks / self._half_life
-        out: F32 = (log_p - self._scale).astype(np.float32)
-        return out
-
-    @property
-    def _scale(self) -> float:
-        """What log popularity is told below: the largest, or as good as any where no item is popular yet."""
-        return self._offset if np.isfinite(self._offset) else _LN2 * self.clock / self._half_life
-
-    def describe(self, slots: I64) -> tuple[U64, list[bytes], I64, I64]:
-        """(keys, ids, clocks, updated_ms) of slots. Call under `lock`."""
-        ids = [self._ids[s] for s in slots.tolist()]
-        return self._index.slot_keys[slots], ids, self._columns["clock"][slots], self._columns["updated_ms"][slots]
 
 
 def _grown(column: npt.NDArray[Number], n: int, fill: float) -> npt.NDArray[Number]:
