@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from embedding_store import mirror_file
 from embedding_store.contract import F32, I64, U64, Changes, Cursor, EmbeddingStore, Rows
 from embedding_store.decay import clocks_of, decays, missed
+from embedding_store.errors import MirrorFileRefused
 from embedding_store.mirror_delta import Delta
+from embedding_store.mirror_file import LOT, Header, Lot, MirrorFile, Standing
 from embedding_store.mirror_reads import MirrorReads
 from embedding_store.model import ModelSettings
 from embedding_store.towers import DenseParameters, item_outputs
 from native.decay import shrink
 from native.key_index import KeyIndex
+from native.ragged import Ragged
 
 _LN2 = float(np.log(2.0))
 Number = TypeVar("Number", bound=np.generic)
@@ -71,7 +77,9 @@ class ItemMirror(MirrorReads):
         self._cursors: dict[str, Cursor | None] = dict.fromkeys(self._tables)
         self._spec = model.tables()["item"]
         self._decays = decays(self._spec)
+        self._clocks: tuple[int, ...] = ()  # of each shard, as of the last refresh
         self._steps: list[int] = []  # of each shard, that the vectors stand at
+        self._scans = 0  # how often slots were given out anew
         self._decay_share = decay_share
         self._decay_again_s = 0.0  # time.monotonic() from when on the next pass may begin
         self._behind = False  # whether a step has passed that the vectors don't stand at
@@ -79,8 +87,9 @@ class ItemMirror(MirrorReads):
         self._delta: Delta | None = None  # None: nobody asks
         self._clear()
 
-    def _clear(self) -> None:
-        self._index = KeyIndex()
+    def _clear(self, capacity: int = 1024) -> None:
+        self._scans += 1
+        self._index = KeyIndex(capacity)
         n = self._index.capacity
         self._vectors = np.zeros((n, self._dim), np.float32)
         self._delivered = np.zeros((n, self._dim), np.float32) if self._decays else self._vectors
@@ -141,6 +150,85 @@ class ItemMirror(MirrorReads):
             arrays += [] if self._outputs is self._vectors else [self._outputs]
             return sum(array.nbytes for array in arrays)
 
+    def save(self, path: Path, document: bytes, generation: int, as_of_ms: int) -> int:
+        """Write what it holds to a file, see `mirror_file`, from any thread, while it goes on: bytes written.
+
+        document and generation: of the model and store that it is a mirror of; as_of_ms: wall clock, of which all that
+        was in the feed is in the mirror. Raises MirrorFileRefused where it was filled anew meanwhile, and OSError.
+        """
+        with self.lock:
+            cursors = {table: (c.run_id, c.positions) for table, c in self._cursors.items() if c is not None}
+            standing = Standing(self._dim, cursors, self._clocks, self.event_time_ms, self.produced_ms)
+            slots, dense, scans = self._index.high_water, self._dense, self._scans
+        header = Header(document, generation, as_of_ms, slots, standing)
+        return mirror_file.write(path, header, dense, self._lots(slots, scans))
+
+    def _lots(self, slots: int, scans: int) -> Iterator[Lot]:
+        for start in range(0, slots, LOT):
+            with self.lock:
+                if scans != self._scans:
+                    raise MirrorFileRefused("the mirror is filled anew, its file is left as it was")
+                keys = self._index.slot_keys[start : min(start + LOT, slots)]
+                at = start + np.flatnonzero(self._index.find(keys) == np.arange(start, start + len(keys)))
+                lot = Lot(
+                    keys=self._index.slot_keys[at],
+                    vectors=self._delivered[at],
+                    delivered_at=self._delivered_at[at],
+                    log_popularity=self._log_popularity[at],
+                    checks=self._checks[at],
+                    named=self._named[at],
+                    ids=Ragged.of(self._ids[slot] for slot in at.tolist()),
+                    **{name: column[at] for name, column in self._columns.items()},
+                )
+            yield lot
+
+    def restore(self, file: MirrorFile) -> None:
+        """Hold what a file holds; the next refresh goes on from there. Raises MirrorFileRefused: then it holds nothing.
+
+        That the file is of this model, store and generation is for the caller to see to.
+        """
+        standing = file.header.standing
+        shards = {len(standing.clocks), len(standing.cursor("item").positions)}
+        if standing.dim != self._dim or shards != {self._spec.shards} or len(file.dense) != len(self._dense):
+            raise MirrorFileRefused(f"{file.path} holds rows of {standing.dim} dimensions in {shards} shards")
+        with self.lock:
+            try:
+                self._clear(file.header.slots)
+                for lot in file.lots():
+                    self._restore_lot(lot)
+            except MirrorFileRefused:
+                self._clear()
+                raise
+            self._cursors = {table: standing.cursor(table) for table in self._tables}
+            self._dense, self._towers = file.dense, self._parameters.to_towers(file.dense)
+            self._clocks, self.clock = standing.clocks, min(standing.clocks)
+            self.event_time_ms, self.produced_ms = standing.event_time_ms, standing.produced_ms
+            self._offset = float(self._log_popularity.max(initial=-np.inf))
+            if self._offset > -np.inf:
+                self._bias[:] = self._log_popularity - self._offset
+            if self._decays:
+                self._vectors, self._outputs = self._decayed(standing.clocks)
+            elif not self._raw_are_outputs:
+                self._outputs = item_outputs(self._model, self._towers.item, self._vectors)
+            self._steps = [clock // self._spec.step_events for clock in standing.clocks]
+            self.loaded = True
+
+    def _restore_lot(self, lot: Lot) -> None:
+        first = self._index.high_water
+        slots = self._placed(lot.keys)
+        fresh = first + len(slots) == self._index.high_water  # then in a row, and ten times as fast
+        at = slice(first, first + len(slots)) if fresh else slots
+        self._delivered[at], self._delivered_at[at] = lot.vectors, lot.delivered_at
+        self._log_popularity[at], self._checks[at], self._named[at] = lot.log_popularity, lot.checks, lot.named
+        for name, column in self._columns.items():
+            column[at] = getattr(lot, name)
+        ids = lot.ids.tolist()
+        if isinstance(at, slice):
+            self._ids[at] = ids
+        else:
+            for slot, identity in zip(slots.tolist(), ids, strict=True):
+                self._ids[slot] = identity
+
     def wait(self, timeout_s: float) -> bool:
         """Block until there is something to refresh (True), or the time is over (False)."""
         cursors = [c for c in self._cursors.values() if c is not None]
@@ -159,7 +247,7 @@ class ItemMirror(MirrorReads):
         changes = self._store.changes("item", self._cursors["item"])
         steps = [clock // self._spec.step_events for clock in changes.clock]
         moved = bool(self._decays) and steps != self._steps and not changes.rescan
-        decayed = self._decayed(changes) if moved and time.monotonic() >= self._decay_again_s else None
+        decayed = self._decayed(changes.clock) if moved and time.monotonic() >= self._decay_again_s else None
         with self.lock:
             if decayed is not None:
                 self._vectors, self._outputs = decayed
@@ -168,7 +256,7 @@ class ItemMirror(MirrorReads):
             self._behind = moved and decayed is None
             if not self._behind:
                 self._steps = steps
-            self._cursors["item"] = changes.cursor
+            self._cursors["item"], self._clocks = changes.cursor, changes.clock
             self.clock = min(changes.clock)
             self.event_time_ms, self.produced_ms = changes.event_time_ms, changes.produced_ms
             self.loaded = True
@@ -188,11 +276,11 @@ class ItemMirror(MirrorReads):
                 self._outputs[:n] = item_outputs(self._model, towers.item, self._vectors[:n])
             self._note(Delta(towers=True, vectors=not self._raw_are_outputs))
 
-    def _decayed(self, changes: Changes) -> tuple[F32, F32]:
-        """Vectors and outputs of every slot at the clocks of `changes`, whose own rows are still to come."""
+    def _decayed(self, shard_clocks: Sequence[int]) -> tuple[F32, F32]:
+        """Vectors and outputs of every slot at the clocks of the shards."""
         began_s = time.monotonic()
         n = self._index.high_water
-        clocks = clocks_of(self._index.slot_keys[:n], changes.clock)
+        clocks = clocks_of(self._index.slot_keys[:n], shard_clocks)
         both = missed(self._spec, self._delivered_at[:n], clocks, np.ones(n, np.bool_))
         vectors = self._delivered.copy()
         if both is not None:

@@ -92,11 +92,15 @@ class Board:
 
     # the readers' parent
 
-    def settle(self, reader: int, pid: int) -> None:
-        """A reader begins (its pid) or has ended (0): what it held before is let go."""
+    def name(self, reader: int, pid: int) -> None:
+        """Who the reader is."""
+        atomics.store(self._words, _PIDS + reader, pid)
+
+    def settle(self, reader: int) -> None:
+        """It has ended: what it held is let go."""
+        self.name(reader, 0)
         for at in range(self._pins(reader, 0), self._pins(reader, 0) + 2 * BOOKS):
             atomics.store(self._words, at, 0)
-        atomics.store(self._words, _PIDS + reader, pid)
 
     # the writer
 

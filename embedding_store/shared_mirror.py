@@ -182,6 +182,10 @@ class Publisher:
         turn = board.turn(self._book) + 1
         self._write(turn & 1)
         board.turn_to(self._book, turn)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Give back what was read before, once readers have had time to turn to this."""
         if self._retire_s is not None and time.monotonic() >= self._retire_s:
             self._retire(self._book - 1)
             self._retire_s = None

@@ -235,7 +235,7 @@ def test_pins_of_a_killed_reader_are_taken_back_and_a_hung_one_is_killed(monkeyp
         mine, theirs = context.Pipe()
         process = context.Process(target=hang, args=(theirs,))
         process.start()
-        board.settle(7, process.pid or 0)
+        board.name(7, process.pid or 0)
         mine.recv()
         return process
 
@@ -244,12 +244,12 @@ def test_pins_of_a_killed_reader_are_taken_back_and_a_hung_one_is_killed(monkeyp
     os.kill(killed.pid, signal.SIGKILL)
     killed.join()
     assert board.pinned(1, 0) + board.pinned(1, 1) == [killed.pid]
-    board.settle(7, 0)
+    board.settle(7)
     assert board.pinned(1, 0) + board.pinned(1, 1) == []
 
     monkeypatch.setattr("embedding_store.shared_mirror._HUNG_S", 0.2)
     one = hung()
-    reaper = threading.Thread(target=lambda: (one.join(), board.settle(7, 0)))
+    reaper = threading.Thread(target=lambda: (one.join(), board.settle(7)))
     reaper.start()
     for _ in range(3):
         publisher.publish()
