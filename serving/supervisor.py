@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from embedding_store.contract import EmbeddingStore
 from serving.crew import CrewMemory
@@ -68,22 +69,25 @@ class Supervisor:
         """connect: to the store, in each process. Raises StartupError."""
         self._settings = settings
         self._listeners = listen_all(settings.host, settings.port, settings.workers)
-        self._memory = memory = CrewMemory(settings.workers)
-        self._workers = [_Place(f"worker {i}", self._working(i, connect, events)) for i in range(settings.workers)]
-        self._writer = _Place("writer", lambda: write(memory, settings, connect))
+        self._memory = CrewMemory(settings.workers)
+        workers = range(settings.workers)
+        self._workers = [_Place(f"worker {i}", partial(self._work, i, connect, events)) for i in workers]
+        self._writer = _Place("writer", partial(self._write, connect))
         self._ending = False
 
-    def _working(
-        self, i: int, connect: Callable[[], EmbeddingStore], events: Callable[[], EventSink] | None
-    ) -> Callable[[], int]:
-        def body() -> int:
-            listener = self._listeners[i]
-            for other in self._listeners:
-                if other is not listener:
-                    other.close()
-            return work(i, listener, self._memory, self._settings, connect, events)
+    def _work(self, i: int, connect: Callable[[], EmbeddingStore], events: Callable[[], EventSink] | None) -> int:
+        listener = self._listeners.pop(i)
+        self._leave_listeners()
+        return work(i, listener, self._memory, self._settings, connect, events)
 
-        return body
+    def _write(self, connect: Callable[[], EmbeddingStore]) -> int:
+        self._leave_listeners()
+        return write(self._memory, self._settings, connect)
+
+    def _leave_listeners(self) -> None:
+        """To those who have them as well: a socket is closed once everybody has closed it."""
+        for listener in self._listeners:
+            listener.close()
 
     def run(self) -> None:
         """Until a signal."""
@@ -127,8 +131,7 @@ class Supervisor:
     def _tell_to_end(self, number: int) -> None:
         if not self._ending:
             self._ending = True
-            for listener in self._listeners:  # the workers have their own: while ours is open theirs would not close
-                listener.close()
+            self._leave_listeners()
         for worker in self._workers:
             _tell(worker, number)
 
