@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -222,7 +223,8 @@ class ItemMirror(MirrorReads):
         self._log_popularity[at], self._checks[at], self._named[at] = lot.log_popularity, lot.checks, lot.named
         for name, column in self._columns.items():
             column[at] = getattr(lot, name)
-        ids = lot.ids.tolist()
+        data, ends = lot.ids.data.tobytes(), lot.ids.offsets.tolist()
+        ids = [data[start:stop] for start, stop in itertools.pairwise(ends)]
         if isinstance(at, slice):
             self._ids[at] = ids
         else:
