@@ -215,9 +215,10 @@ class ServiceCollector(Collector):
             if value is not None:
                 visible.add_metric((quantile,), value / 1000)
         yield visible
-        saved = freshness.saved_age_s
-        if saved is not None:
-            yield _gauge("towline_mirror_file_age_seconds", "How old the mirror's file for warm starts is.", saved)
+        age = GaugeMetricFamily("towline_mirror_file_age_seconds", "How old what the mirror's file holds is.")
+        if (age_s := freshness.saved_age_s) is not None:
+            age.add_metric((), age_s)
+        yield age
         yield _counter("towline_mirror_file_failures", "Saves of that file that failed.", freshness.save_failures)
 
 

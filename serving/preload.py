@@ -28,5 +28,14 @@ def preload() -> None:
     for one in (mirror, shared):
         Live.of(store, model.document(), model, one).warm_up()
     memory.close()
+    settle()
+
+
+def settle() -> None:
+    """What is there now stays: the collector leaves it alone from now on.
+
+    It would hold up everything for 60 ms to look through all that compiled code is made of, and write to every page
+    that forked processes could share.
+    """
     gc.collect()
-    gc.freeze()  # a collector that writes to every object would copy all pages that the processes share
+    gc.freeze()

@@ -17,6 +17,7 @@ from embedding_store.mirror import ItemMirror
 from embedding_store.model import ModelSettings
 from embedding_store.shared_board import Board
 from embedding_store.shared_mirror import Publisher
+from serving.preload import settle
 from serving.service import Live, Service, version_of
 from serving.warm_start import Kept, Saver, restore
 
@@ -158,6 +159,8 @@ class Refresher(threading.Thread):
         else:
             live = Live.of(store, document, mirror.model, mirror)
             live.warm_up()
+            if self._service.live is None:
+                settle()
             self._service.live = live
         version = version_of(document)
         log.info("serving model %s: %d items at step %d", version, mirror.size, mirror.clock)

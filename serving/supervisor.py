@@ -5,8 +5,8 @@
                     └─ worker 1  …
 
 The parent does nothing but start them, and again whoever ends: it holds the listening sockets, one for each worker, so
-that connections to a worker that was killed wait for the next one. All of them are forks of one process that has loaded
-all code before; there is nothing to clean up after any of them, see `embedding_store.shared_memory`.
+that connections to a worker that was killed wait for the next one. Workers are forks of a process that has loaded all
+code before; there is nothing to clean up after any of them, see `embedding_store.shared_memory`.
 
 SIGTERM to the parent: 1. every worker's readiness answers 503, and all go on answering; 2. after `drain_s` each closes
 its socket and finishes what is in flight; 3. the writer saves the mirror and ends; 4. the parent exits with 0. SIGINT
@@ -94,9 +94,10 @@ class Supervisor:
         log.info("serving on http://%s:%d", self._settings.host, self._listeners[0].getsockname()[1])
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
+            self._start(self._writer)  # it loads the mirror, while this loads what answers
             preload()
-            for place in (self._writer, *self._workers):
-                self._start(place)
+            for worker in self._workers:
+                self._start(worker)
             while not self._ending:
                 self._wait(1.0)
                 self._replace_the_dead()

@@ -63,16 +63,18 @@ def main() -> None:
             world.declare()
             world.grow(arguments.items)
             world.meet(arguments.users)
-            world.store.close()
             plant.await_settled()
             for workers in (1, 2):
-                found = measured(config, folder, workers, arguments)
+                found = measured(config, world, folder, workers, arguments)
                 people.print(found, highlight=False)
                 figures.update({f"{name}_{workers}w": value for name, value in found.items()})
+            world.store.close()
     print(json.dumps({**figures, "items": arguments.items, "users": arguments.users, "dim": 64, **facts()}))
 
 
-def measured(config: TowlineConfig, folder: Path, workers: int, arguments: argparse.Namespace) -> dict[str, Any]:
+def measured(
+    config: TowlineConfig, world: World, folder: Path, workers: int, arguments: argparse.Namespace
+) -> dict[str, Any]:
     """Of a service with so many workers."""
     kept = folder / f"kept-{workers}"
     figures: dict[str, Any] = {}
@@ -84,6 +86,7 @@ def measured(config: TowlineConfig, folder: Path, workers: int, arguments: argpa
         loaded = re.search(r"items from .* in ([\d.]+) s", log)
         figures |= {"warm_answer_s": warm.answer_s, "warm_ready_s": warm.ready_s}
         figures["warm_load_s"] = float(loaded[1]) if loaded else None
+        update(warm, world)
         figures |= throughput(warm, folder, arguments)
         figures |= memory(warm.pid)
         figures["loop_lag_p99_ms"] = loop_lag_ms(warm.port, 0.99)
@@ -127,6 +130,16 @@ def started(config: TowlineConfig, folder: Path, workers: int, kept: Path) -> It
         yield Started(record.pid, port, round(answer_s, 2), round(time.perf_counter() - began, 2))
     finally:
         process.stop(record, 60)
+
+
+def update(service: Started, world: World) -> None:
+    """Some rows, several times, each seen: both sides of what workers share are written then."""
+    rows = np.arange(1000)
+    for _ in range(4):
+        gradients = np.full((len(rows), world.model.dim), 0.01, np.float32)
+        step = min(reply.clock for reply in world.update(rows, gradients))
+        if not Deadline(START_S).wait(lambda step=step: asked(service.port, "GET", "/v1/model")[1]["step"] >= step):
+            raise RuntimeError(f"the mirror does not reach step {step}")
 
 
 def throughput(service: Started, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
