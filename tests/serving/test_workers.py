@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -302,3 +304,27 @@ def test_unique_request_ids_of_all_workers(tmp_path: Path, redis: RedisServer) -
         ids = [service.get("/livez").headers["x-request-id"] for _ in range(60)]
         assert len(set(ids)) == len(ids)
         assert len({name.partition("-")[0] for name in ids}) == 2, "both answered"
+
+
+HOPELESS = """
+from serving.settings import ServingSettings
+from serving.supervisor import Supervisor
+from serving.errors import StartupError
+import sys
+
+def connect():
+    raise RuntimeError("a bug")
+
+try:
+    Supervisor(ServingSettings(port=0, workers=2), connect, None).run()
+except StartupError as error:
+    sys.exit(f"said: {error}")
+"""
+
+
+def test_a_process_that_never_lives_long_ends_the_service(tmp_path: Path) -> None:
+    """Rather than one that never becomes ready."""
+    done = subprocess.run([sys.executable, "-c", HOPELESS], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "said: writer ended 5 times in a row within 5 s: see the log"
+    assert "a bug" in done.stderr
