@@ -31,7 +31,8 @@ def test_a_small_run_prints_one_object_and_fails_no_request():
 
 @pytest.mark.servers
 def test_a_small_run_of_starts_prints_one_object_and_fails_no_request():
-    command = [sys.executable, "-m", "benchmarks.serving.starts", *"--items 2000 --users 100 --seconds 1".split()]
+    sizes = "--items 2000 --users 100 --seconds 1"
+    command = [sys.executable, "-m", "benchmarks.serving.starts", *sizes.split()]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
