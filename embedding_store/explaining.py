@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from embedding_store.contract import F32, I64, U64
-from embedding_store.mirror import MirrorRows
+from embedding_store.mirror_reads import MirrorRows
 from embedding_store.model import ModelSettings
 from embedding_store.ranking import Ranker, Users, recent_items
 from embedding_store.towers import bucket_of, pull_back, user_factor

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embedding_store.contract import F32, I64, U64, Bool, EmbeddingStore, Histories, Rows
-from embedding_store.mirror import ItemMirror
+from embedding_store.mirror_reads import MirrorReads
 from embedding_store.model import ModelSettings
 from embedding_store.towers import bucket_of, user_outputs
 from native.pooling import pool_histories
@@ -57,11 +57,11 @@ class Arrivals:
 class Ranker:
     """Exact ranking over the mirror."""
 
-    def __init__(self, store: EmbeddingStore, model: ModelSettings, mirror: ItemMirror) -> None:
+    def __init__(self, store: EmbeddingStore, model: ModelSettings, mirror: MirrorReads) -> None:
         self._store, self._model, self._mirror = store, model, mirror
 
     @property
-    def mirror(self) -> ItemMirror:
+    def mirror(self) -> MirrorReads:
         """What is ranked."""
         return self._mirror
 

@@ -15,7 +15,7 @@ from serving.embeddings import EmbeddingRoutes
 from serving.events import EventRoutes
 from serving.explain import ExplainRoutes
 from serving.health import HealthRoutes
-from serving.middleware import RequestLayer
+from serving.middleware import UNMATCHED, RequestLayer
 from serving.model_card import ModelRoutes
 from serving.openapi import document
 from serving.problems import of_status
@@ -80,6 +80,7 @@ def create_app(service: Service) -> FastAPI:
     )
     table = routes(service)
     app.router.routes.extend(table)
+    service.metrics.know([*(route.path_format for route in table), UNMATCHED])
     app.add_exception_handler(HTTPException, _to_problem)
     app.add_middleware(RequestLayer, service=service, labels={route.endpoint: route.path_format for route in table})
     app.openapi = document  # type: ignore[method-assign]

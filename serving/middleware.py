@@ -23,16 +23,16 @@ from serving.service import Service
 log = logging.getLogger(__name__)
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._~:/+=@-]{1,128}")
-_PREFIX = os.urandom(6).hex()
-_numbers = count(1)
+UNMATCHED = "unmatched"
+"""The route of a path that there is none for."""
 
 
-def request_id(scope: Scope) -> str:
-    """The caller's X-Request-Id where it is sane to echo, else one of our own."""
+def request_id(scope: Scope) -> str | None:
+    """The caller's X-Request-Id where it is sane to echo."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _SANE_ID.fullmatch(value):
             return bytes(value).decode("ascii")
-    return f"{_PREFIX}-{next(_numbers)}"
+    return None
 
 
 class RequestLayer:
@@ -45,6 +45,7 @@ class RequestLayer:
     def __init__(self, app: ASGIApp, service: Service, labels: Mapping[object, str]) -> None:
         self._app, self._service, self._labels = app, service, labels
         settings = service.settings
+        self._prefix, self._numbers = os.urandom(6).hex(), count(1)  # not the module's: workers are forked
         self._keys = ApiKeys(settings.api_keys, docs_without_key=settings.docs_without_key)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,7 +54,7 @@ class RequestLayer:
             await self._app(scope, receive, send)
             return
         metrics = self._service.metrics
-        name = request_id(scope)
+        name = request_id(scope) or f"{self._prefix}-{next(self._numbers)}"
         id_header = (b"x-request-id", name.encode())
         status = 0
 
@@ -76,7 +77,7 @@ class RequestLayer:
             await problem.response(name)(scope, receive, send_with_id)
         finally:
             metrics.in_flight -= 1
-            metrics.request(self._labels.get(scope.get("endpoint"), "unmatched"), status, time.perf_counter() - started)
+            metrics.request(self._labels.get(scope.get("endpoint"), UNMATCHED), status, time.perf_counter() - started)
 
     def _admit(self, scope: Scope) -> None:
         path = scope["path"]

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from embedding_store.contract import F32, I64, U64, Bool
-from embedding_store.mirror import MirrorRows
+from embedding_store.mirror_reads import MirrorRows
 from embedding_store.ranking import Users
 from embedding_store.towers import DenseParameters, Layers, item_outputs
 from serving.metrics import Metrics
