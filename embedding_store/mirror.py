@@ -14,11 +14,13 @@ from embedding_store.contract import F32, I64, U64, Bool, Changes, Cursor, Embed
 from embedding_store.decay import clocks_of, decays, missed
 from embedding_store.model import ModelSettings
 from embedding_store.towers import DenseParameters, Gates, Layers, item_outputs
+from native.coarse import encode, tiles
 from native.decay import shrink
 from native.key_index import KeyIndex
 from native.scan import score_items
 
 _LN2 = float(np.log(2.0))
+I8 = npt.NDArray[np.int8]
 Number = TypeVar("Number", bound=np.generic)
 
 
@@ -79,6 +81,7 @@ class ItemMirror:
         self._delivered = np.zeros((n, self._dim), np.float32) if self._decays else self._vectors
         self._delivered_at = np.zeros(n, np.int64)  # shard clock that each delivered row stands at
         self._outputs = self._vectors if self._raw_are_outputs else np.zeros((n, self._output_dim), np.float32)
+        self._codes, self._scales = _coarse(n, self._output_dim)  # of the outputs, always in step with them
         self._log_popularity = np.full(n, -np.inf)  # float64: A/half-life grows without bound
         self._bias = np.full(n, -np.inf, np.float32)  # the same, below the largest: float32 keeps its digits there
         self._offset = -np.inf
@@ -100,6 +103,7 @@ class ItemMirror:
             other._offset, other.clock, other._towers = self._offset, self.clock, self._towers
             if not self._raw_are_outputs:
                 other._outputs[there] = self._outputs[here]
+            encode(other._outputs, there, other._codes, other._scales)
         return other
 
     @property
@@ -112,7 +116,7 @@ class ItemMirror:
         """Memory of its arrays, without the ids' Python objects."""
         with self.lock:
             arrays = [self._vectors, self._log_popularity, self._bias, self._delivered_at, self._named, self._checks]
-            arrays += [*self._columns.values(), self._index.slot_keys]
+            arrays += [*self._columns.values(), self._index.slot_keys, self._codes, self._scales]
             arrays += [] if self._delivered is self._vectors else [self._delivered]
             arrays += [] if self._outputs is self._vectors else [self._outputs]
             return sum(array.nbytes for array in arrays)
@@ -147,7 +151,7 @@ class ItemMirror:
         decayed = self._decayed(changes) if moved and time.monotonic() >= self._decay_again_s else None
         with self.lock:
             if decayed is not None:
-                self._vectors, self._outputs = decayed
+                self._vectors, self._outputs, self._codes, self._scales = decayed
             self._take(changes)
             self._behind = moved and decayed is None
             if not self._behind:
@@ -169,9 +173,11 @@ class ItemMirror:
             if not self._raw_are_outputs:
                 n = self._index.high_water
                 self._outputs[:n] = item_outputs(self._model, towers.item, self._vectors[:n])
+                encode(self._outputs, np.arange(n), self._codes, self._scales)
 
-    def _decayed(self, changes: Changes) -> tuple[F32, F32]:
-        """Vectors and outputs of every slot at the clocks of `changes`, whose own rows are still to come."""
+    def _decayed(self, changes: Changes) -> tuple[F32, F32, I8, F32]:
+        """Vectors, outputs and their coarse copy of every slot at the clocks of `changes`, whose own rows are still to
+        come."""
         began_s = time.monotonic()
         n = self._index.high_water
         clocks = clocks_of(self._index.slot_keys[:n], changes.clock)
@@ -183,9 +189,11 @@ class ItemMirror:
         if not self._raw_are_outputs:
             outputs = np.zeros_like(self._outputs)
             outputs[:n] = item_outputs(self._model, self._towers.item, vectors[:n])
+        codes, scales = _coarse(len(outputs), self._output_dim)
+        encode(outputs, np.arange(n), codes, scales)
         ended_s = time.monotonic()
         self._decay_again_s = ended_s + (ended_s - began_s) * (1.0 / self._decay_share - 1.0)
-        return vectors, outputs
+        return vectors, outputs, codes, scales
 
     def _take(self, changes: Changes) -> None:
         if changes.rescan:
@@ -207,6 +215,7 @@ class ItemMirror:
             self._delivered_at[slots] = np.maximum(rows.clock, clocks_of(changes.keys, changes.clock))
         if not self._raw_are_outputs:
             self._outputs[slots] = item_outputs(self._model, self._towers.item, rows.vectors)
+        encode(self._outputs, slots, self._codes, self._scales)
         for name, column in self._columns.items():
             column[slots] = getattr(rows, name)
         self._take_popularity(slots, rows)
@@ -241,6 +250,8 @@ class ItemMirror:
         self._delivered = _grown(self._delivered, n, 0.0) if self._decays else self._vectors
         self._delivered_at = _grown(self._delivered_at, n, 0)
         self._outputs = self._vectors if self._raw_are_outputs else _grown(self._outputs, n, 0.0)
+        self._codes = _grown(self._codes, tiles(n, self._output_dim)[0], 0)
+        self._scales = _grown(self._scales, n, 0.0)
         self._log_popularity = _grown(self._log_popularity, n, -np.inf)
         self._bias = _grown(self._bias, n, -np.inf)
         self._columns = {name: _grown(column, n, 0) for name, column in self._columns.items()}
@@ -318,6 +329,10 @@ class ItemMirror:
         floor = self._log_floor + _LN2 * self.clock / self._half_life - self._scale
         return self._outputs[:n], self._bias[:n], np.float32(floor)
 
+    def coarse(self) -> tuple[I8, F32]:
+        """(codes, scales) of the outputs of `columns`: `native.coarse`. Call under `lock`."""
+        return self._codes, self._scales
+
     def gains(self, positives: F32) -> F32:
         """(n,) what events (n,) on top of the clock add to popularity, each in logs and on the scale of `columns`."""
         clocks = self.clock + 1.0 + np.arange(len(positives))
@@ -335,6 +350,11 @@ class ItemMirror:
         """(keys, ids, clocks, updated_ms) of slots. Call under `lock`."""
         ids = [self._ids[s] for s in slots.tolist()]
         return self._index.slot_keys[slots], ids, self._columns["clock"][slots], self._columns["updated_ms"][slots]
+
+
+def _coarse(rows: int, dim: int) -> tuple[I8, F32]:
+    """(codes, scales) of rows of zeros."""
+    return np.zeros(tiles(rows, dim), np.int8), np.zeros(rows, np.float32)
 
 
 def _grown(column: npt.NDArray[Number], n: int, fill: float) -> npt.NDArray[Number]:
