@@ -16,6 +16,7 @@ from embedding_store.model import ModelSettings
 from embedding_store.towers import DenseParameters, Gates, Layers, item_outputs
 from native.coarse import encode, tiles
 from native.decay import shrink
+from native.gather import gather
 from native.key_index import KeyIndex
 from native.scan import score_items
 
@@ -33,6 +34,18 @@ class MirrorRows:
     clock: I64  # (n,)
     count: I64  # (n,)
     updated_ms: I64  # (n,)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Items as bytes go out; a row with NaN or infinity is as good as missing."""
+
+    vectors: F32  # (n, output_dim), zeros where missing
+    bitmap: npt.NDArray[np.uint8]  # (ceil(n / 8),) which are found, lowest bit first
+    found: int
+    refused: int  # rows with NaN or infinity
+    clock: int  # the lowest of those found, 0 where none is
+    updated_ms: int  # likewise
 
 
 class ItemMirror:
@@ -271,6 +284,15 @@ class ItemMirror:
             vectors = np.where(found[:, None], self._outputs[safe], np.float32(0.0))
             columns = {name: np.where(found, column[safe], 0) for name, column in self._columns.items()}
             return MirrorRows(vectors=vectors, found=found, **columns)
+
+    def gathered(self, keys: U64) -> Gathered:
+        """Outputs of `keys`, in their order, in one pass."""
+        out = np.empty((len(keys), self._output_dim), np.float32)
+        bitmap = np.empty(-(-len(keys) // 8), np.uint8)
+        with self.lock:
+            slots = self._index.find(keys)
+            clock, _, updated_ms = self._columns.values()
+            return Gathered(out, bitmap, *gather(slots, self._outputs, clock, updated_ms, out, bitmap))
 
     def item(self, keys: U64) -> tuple[F32, int, int, int] | None:
         """(output (output_dim,), clock, count, updated_ms) of the only key of `keys` (1,); None where it is missing."""
