@@ -4,7 +4,7 @@ Row v is kept as 8-bit codes q and a scale s, s = max|v_j| / 127 and q_j = round
 
     v·u ≤ s·(q·u + Σ_j |u_j| / 2)        for any u.
 
-A row whose bound is below the worst of the best so far is not among the best; what is left is scored from the row
+A row whose bound is not above the worst of the best so far is not among the best; what is left is scored from the row
 itself. So the answer is that of the scan of all rows, to the bit, from a quarter of the memory traffic. (The same idea
 at scale: "vector approximation file", Weber, Schek, Blott 1998.)
 
@@ -125,7 +125,7 @@ def top_k_of_many(
                     _sums(codes, tile, tastes, first + u, sums[u])
             for u in range(four):
                 to = first + u
-                bar = best[to, 0] if 0 < k[to] == sizes[to] else -np.float32(np.inf)
+                bar = best[to, 0] if 0 < k[to] == sizes[to] else np.float32(np.nan)
                 if _bound(sums[u], scales, start, rows, halves[to], prior, weights[to], bar):
                     own = excluded[offsets[to] : offsets[to + 1]]
                     sizes[to] = _keep_best(
@@ -193,15 +193,16 @@ def _sums_of_four(codes: I8, tile: int, users: F32, u: int, one: F32, two: F32, 
 def _bound(
     sums: F32, scales: F32, start: int, rows: int, half: np.float32, prior: F32, weight: np.float32, bar: np.float32
 ) -> int:
-    """Sums of codes become what scores are at most; how many aren't below the bar: none in most tiles.
+    """Sums of codes become what scores are at most; how many may be above the bar: none in most tiles.
 
-    Rounding keeps order: adding the same prior to a bound and to a product can't put the product on top. Nothing is
-    below the bar that can't be compared with it: NaN, of a row or a prior, is for the row's own score to tell.
+    Rounding keeps order: adding the same prior to a bound and to a product can't put the product on top. A tie with the
+    bar is not above it, as its slot is higher than those of the best so far. Whatever can't be compared may be above
+    it: NaN, of a row or a prior, is for the row's own score to tell; a bar of NaN is none.
     """
     left = 0
     for i in range(rows):
         sums[i] = scales[start + i] * (sums[i] + half) + _UNDERFLOW + weight * prior[i]
-        left += not sums[i] < bar
+        left += not sums[i] <= bar
     return left
 
 
@@ -223,7 +224,7 @@ def _keep_best(
     """Items start, start + 1, … into the heap of the `size` best so far, unless excluded; returns its new size."""
     for i in range(rows):
         full = size == k
-        if full and (k == 0 or bounds[i] < best[0]):
+        if full and (k == 0 or bounds[i] <= best[0]):
             continue
         if prior[i] == -np.inf:
             continue

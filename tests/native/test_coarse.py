@@ -157,3 +157,15 @@ def test_only_the_rows_named_are_encoded():
     np.testing.assert_array_equal(scales, all_scales)
     assert np.isnan(scales[[0, 127]]).all()
     assert np.isfinite(scales[[128, 299]]).all()
+
+
+def test_ties_with_the_worst_of_the_best_are_not_looked_at():
+    """Popularity on its floor and vectors that have decayed give whole catalogues the same score."""
+    vectors = np.zeros((20 * TILE, 8), np.float32)
+    user, none = np.ones((1, 8), np.float32), [np.zeros(0, np.int64)]
+    arguments = (np.full(len(vectors), -9.0, np.float32), user, np.ones(1, np.float32), none, np.array([5]))
+    coarse = coarse_of(vectors)
+    gone = vectors.copy()
+    gone[TILE:] = 1.0  # where the codes still say 0
+    ((slots, _),) = many(gone, *arguments, coarse)
+    assert slots.tolist() == [0, 1, 2, 3, 4]
