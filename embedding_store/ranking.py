@@ -176,8 +176,9 @@ class Ranker:
             excluded = out[np.lexsort((out, user))]  # unknown ones, -1, are no item's
             users = np.ascontiguousarray(vectors, np.float32)
             weights = np.ascontiguousarray(priors, np.float32)
+            likely = int(popularity.argmax()) if len(popularity) else 0
             rows = (outputs, popularity, floor, *self._mirror.coarse())
-            sizes = top_k_of_many(*rows, users, weights, offsets, excluded, k, slots, best)
+            sizes = top_k_of_many(*rows, users, weights, offsets, excluded, k, likely, slots, best)
             described = [self._mirror.describe(row[:n]) for row, n in zip(slots, sizes.tolist(), strict=True)]
         return [
             Ranked(keys, ids, scores[: len(ids)], clock, updated_ms)

@@ -85,6 +85,7 @@ def top_k_of_many(
     offsets: I64,
     excluded: I64,
     k: I64,
+    likely: int,
     slots: I64,
     best: F32,
 ) -> I64:
@@ -93,6 +94,9 @@ def top_k_of_many(
     vectors (n, dim), popularity (n,), users (m, dim), weights (m,) f32; codes and scales as `encode` made them; slots
     excluded[offsets[u]:offsets[u + 1]], sorted, are left out for user u, who gets k[u] ≤ slots.shape[1] items in
     slots[u] and best[u], best first, ties by lower slot. Four users at a time share what is loaded of an item.
+
+    likely: a slot among good ones, such as the most popular's: its tile is scored first, so that bounds are of use from
+    the first tile on, even where each item is better than all before it. It changes no answer.
     """
     m, n = users.shape[0], vectors.shape[0]
     tastes = np.zeros((m + 1, codes.shape[1]), np.float32)  # one more: the last three are summed as four
@@ -104,6 +108,8 @@ def top_k_of_many(
             total += abs(users[u, j])
         halves[u] = np.float32(total * (0.5 + _ROUNDING * (users.shape[1] + 8)))
     sizes = np.zeros(m, np.int64)
+    unbounded, nothing = np.full(TILE, np.nan, np.float32), np.float32(np.nan)
+    sure = np.full(m, nothing)  # what is not above it is not among the best: the k-th best is at least the next float
     sums = (
         np.empty(TILE, np.float32),
         np.empty(TILE, np.float32),
@@ -111,11 +117,19 @@ def top_k_of_many(
         np.empty(TILE, np.float32),
     )
     prior = np.empty(TILE, np.float32)
+    start = likely // TILE * TILE
+    rows = max(0, min(TILE, n - start))
+    _floored(popularity, start, rows, floor, prior)
+    for u in range(m):
+        own = excluded[offsets[u] : offsets[u + 1]]
+        size = _keep_best(
+            vectors, start, rows, users[u], unbounded, prior, weights[u], own, nothing, k[u], 0, slots[u], best[u]
+        )
+        if 0 < k[u] == size:
+            sure[u] = np.nextafter(best[u, 0], -np.float32(np.inf))
     for start in range(0, n, TILE):
         tile, rows = start // TILE, min(TILE, n - start)
-        for i in range(rows):
-            p = popularity[start + i]
-            prior[i] = p if p == -np.inf else max(p, floor)
+        _floored(popularity, start, rows, floor, prior)
         for first in range(0, m, 4):
             four = min(4, m - first)
             if four > 2:
@@ -125,9 +139,9 @@ def top_k_of_many(
                     _sums(codes, tile, tastes, first + u, sums[u])
             for u in range(four):
                 to = first + u
-                bar = best[to, 0] if 0 < k[to] == sizes[to] else np.float32(np.nan)
+                bar = best[to, 0] if 0 < k[to] == sizes[to] and not best[to, 0] < sure[to] else sure[to]
                 if _bound(sums[u], scales, start, rows, halves[to], prior, weights[to], bar):
-                    own = excluded[offsets[to] : offsets[to + 1]]
+                    own, w = excluded[offsets[to] : offsets[to + 1]], weights[to]
                     sizes[to] = _keep_best(
                         vectors,
                         start,
@@ -135,8 +149,9 @@ def top_k_of_many(
                         users[to],
                         sums[u],
                         prior,
-                        weights[to],
+                        w,
                         own,
+                        bar,
                         k[to],
                         sizes[to],
                         slots[to],
@@ -145,6 +160,14 @@ def top_k_of_many(
     for u in range(m):
         sort_heap(best[u], slots[u], sizes[u])
     return sizes
+
+
+@njit(cache=True, nogil=True)
+def _floored(popularity: F32, start: int, rows: int, floor: np.float32, prior: F32) -> None:
+    """prior[i] = max(popularity[start + i], floor), or -inf where that is."""
+    for i in range(rows):
+        p = popularity[start + i]
+        prior[i] = p if p == -np.inf else max(p, floor)
 
 
 @njit(cache=True, nogil=True, fastmath=_SUM_ORDER)
@@ -216,15 +239,17 @@ def _keep_best(
     prior: F32,
     weight: np.float32,
     excluded: I64,
+    bar: np.float32,
     k: int,
     size: int,
     slots: I64,
     best: F32,
 ) -> int:
-    """Items start, start + 1, … into the heap of the `size` best so far, unless excluded; returns its new size."""
+    """Items start, start + 1, … that may be above the bar into the heap of the `size` best so far, unless excluded;
+    returns its new size."""
     for i in range(rows):
         full = size == k
-        if full and (k == 0 or bounds[i] <= best[0]):
+        if bounds[i] <= bar or (full and (k == 0 or bounds[i] <= best[0])):
             continue
         if prior[i] == -np.inf:
             continue

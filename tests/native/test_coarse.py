@@ -14,7 +14,7 @@ def coarse_of(vectors):
     return codes, scales
 
 
-def many(vectors, popularity, users, weights, excluded, k, coarse=None):
+def many(vectors, popularity, users, weights, excluded, k, coarse=None, likely=0):
     """[(slots, scores) of each user]; coarse None: scales that bound nothing, so that every row is scored."""
     codes, scales = coarse_of(vectors) if coarse is None else coarse
     m = len(users)
@@ -25,7 +25,7 @@ def many(vectors, popularity, users, weights, excluded, k, coarse=None):
     for array in (vectors, popularity, users, weights, k):
         array.flags.writeable = False
     sizes = top_k_of_many(
-        vectors, popularity, np.float32(-2), codes, scales, users, weights, offsets, every, k, slots, best
+        vectors, popularity, np.float32(-2), codes, scales, users, weights, offsets, every, k, likely, slots, best
     )
     return [(slots[u, : sizes[u]], best[u, : sizes[u]]) for u in range(m)]
 
@@ -51,7 +51,8 @@ def test_many_users_in_one_pass_get_what_each_gets_alone(users, n):
     weights = rng.choice([0.0, 0.5, 1.0], users).astype(np.float32)
     excluded = [np.sort(rng.integers(-1, n, m) if n else np.full(m, -1)) for m in rng.integers(0, 20, users)]
     k = rng.integers(0, 12, users)
-    for u, (slots, best) in enumerate(many(vectors, popularity, tastes, weights, excluded, k)):
+    likely = int(popularity.argmax()) if n else 0
+    for u, (slots, best) in enumerate(many(vectors, popularity, tastes, weights, excluded, k, likely=likely)):
         alone = np.empty(n, np.float32)
         score_items(vectors, popularity, np.float32(-2), tastes[u], weights[u], alone)
         alone[excluded[u][excluded[u] >= 0]] = -np.inf
@@ -107,7 +108,7 @@ def test_bounds_change_nothing(kind, dim, magnitude):
     weights = np.array([0, 0, 1e-3, 1, 1, -1, 30], np.float32)
     excluded = [np.sort(rng.choice(n, 50, replace=False)) for _ in range(m)]
     k = np.array([1, 3, 10, 0, 100, 10, 2 * n])
-    bounded = many(vectors, popularity, users, weights, excluded, k)
+    bounded = many(vectors, popularity, users, weights, excluded, k, likely=int(rng.integers(n)))
     plain = many(vectors, popularity, users, weights, excluded, k, unbounded(vectors))
     for (slots, best), (all_slots, all_best) in zip(bounded, plain, strict=True):
         np.testing.assert_array_equal(slots, all_slots)
@@ -169,3 +170,14 @@ def test_ties_with_the_worst_of_the_best_are_not_looked_at():
     gone[TILE:] = 1.0  # where the codes still say 0
     ((slots, _),) = many(gone, *arguments, coarse)
     assert slots.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_likely_item_spares_rows_that_are_each_better_than_all_before():
+    rising = np.arange(20 * TILE, dtype=np.float32)[:, None] * np.ones(8, np.float32)
+    user, none = np.ones((1, 8), np.float32), [np.zeros(0, np.int64)]
+    arguments = (np.zeros(len(rising), np.float32), user, np.zeros(1, np.float32), none, np.array([5]))
+    coarse = coarse_of(rising)
+    gone = rising.copy()
+    gone[: 18 * TILE] = 1e9  # where the codes still say less
+    ((slots, _),) = many(gone, *arguments, coarse, likely=len(rising) - 1)
+    assert slots.tolist() == [20 * TILE - 1 - i for i in range(5)]
