@@ -87,7 +87,7 @@ def routes(service: Service) -> list[Route]:
 
 class Application(FastAPI):
     """FastAPI around one layer: what it and Starlette put between them and the router, for exceptions, exit stacks and
-    limits of bodies, would cost a raw batch a fifth of its time, and there would be nothing for it to do."""
+    limits of bodies, would cost some 17 µs a request, and there would be nothing for it to do."""
 
     def __init__(self, service: Service) -> None:
         super().__init__(
