@@ -22,11 +22,13 @@ from embedding_store.mirror_file import LOT, Header, Lot, MirrorFile, Standing
 from embedding_store.mirror_reads import MirrorReads
 from embedding_store.model import ModelSettings
 from embedding_store.towers import DenseParameters, item_outputs
+from native.coarse import encode, tiles
 from native.decay import shrink
 from native.key_index import KeyIndex
 from native.ragged import Ragged
 
 _LN2 = float(np.log(2.0))
+I8 = npt.NDArray[np.int8]
 Number = TypeVar("Number", bound=np.generic)
 
 
@@ -40,6 +42,8 @@ class Held:
     bias: F32
     columns: dict[str, I64]
     ids: list[bytes]
+    codes: I8
+    scales: F32
     dense: F32
     offset: float
     clock: int
@@ -96,6 +100,7 @@ class ItemMirror(MirrorReads):
         self._delivered = np.zeros((n, self._dim), np.float32) if self._decays else self._vectors
         self._delivered_at = np.zeros(n, np.int64)  # shard clock that each delivered row stands at
         self._outputs = self._vectors if self._raw_are_outputs else np.zeros((n, self._output_dim), np.float32)
+        self._codes, self._scales = _coarse(n, self._output_dim)  # of the outputs, always in step with them
         self._log_popularity = np.full(n, -np.inf)  # float64: A/half-life grows without bound
         self._bias = np.full(n, -np.inf, np.float32)  # the same, below the largest: float32 keeps its digits there
         self._offset = -float("inf")
@@ -117,8 +122,8 @@ class ItemMirror(MirrorReads):
     def held(self) -> Held:
         """What a copy of it is made of: not copied. Of the refreshing thread, or under `lock`."""
         return Held(
-            self._index, self._vectors, self._outputs, self._bias, self._columns, self._ids, self._dense, self._offset,
-            self.clock, self.event_time_ms, self.produced_ms,
+            self._index, self._vectors, self._outputs, self._bias, self._columns, self._ids, self._codes, self._scales,
+            self._dense, self._offset, self.clock, self.event_time_ms, self.produced_ms,
         )  # fmt: skip
 
     @property
@@ -139,6 +144,7 @@ class ItemMirror(MirrorReads):
             other._offset, other.clock, other._towers = self._offset, self.clock, self._towers
             if not self._raw_are_outputs:
                 other._outputs[there] = self._outputs[here]
+            encode(other._outputs, there, other._codes, other._scales)
         return other
 
     @property
@@ -146,7 +152,7 @@ class ItemMirror(MirrorReads):
         """Memory of its arrays, without the ids' Python objects."""
         with self.lock:
             arrays = [self._vectors, self._log_popularity, self._bias, self._delivered_at, self._named, self._checks]
-            arrays += [*self._columns.values(), self._index.slot_keys]
+            arrays += [*self._columns.values(), self._index.slot_keys, self._codes, self._scales]
             arrays += [] if self._delivered is self._vectors else [self._delivered]
             arrays += [] if self._outputs is self._vectors else [self._outputs]
             return sum(array.nbytes for array in arrays)
@@ -208,9 +214,11 @@ class ItemMirror(MirrorReads):
             if self._offset > -np.inf:
                 self._bias[:] = self._log_popularity - self._offset
             if self._decays:
-                self._vectors, self._outputs = self._decayed(standing.clocks)
-            elif not self._raw_are_outputs:
-                self._outputs = item_outputs(self._model, self._towers.item, self._vectors)
+                self._vectors, self._outputs, self._codes, self._scales = self._decayed(standing.clocks)
+            else:
+                if not self._raw_are_outputs:
+                    self._outputs = item_outputs(self._model, self._towers.item, self._vectors)
+                encode(self._outputs, np.arange(self._index.high_water), self._codes, self._scales)
             self._steps = [clock // self._spec.step_events for clock in standing.clocks]
             self.loaded = True
 
@@ -252,7 +260,7 @@ class ItemMirror(MirrorReads):
         decayed = self._decayed(changes.clock) if moved and time.monotonic() >= self._decay_again_s else None
         with self.lock:
             if decayed is not None:
-                self._vectors, self._outputs = decayed
+                self._vectors, self._outputs, self._codes, self._scales = decayed
                 self._note(Delta(vectors=True))
             self._take(changes)
             self._behind = moved and decayed is None
@@ -276,10 +284,11 @@ class ItemMirror(MirrorReads):
             if not self._raw_are_outputs:
                 n = self._index.high_water
                 self._outputs[:n] = item_outputs(self._model, towers.item, self._vectors[:n])
+                encode(self._outputs, np.arange(n), self._codes, self._scales)
             self._note(Delta(towers=True, vectors=not self._raw_are_outputs))
 
-    def _decayed(self, shard_clocks: Sequence[int]) -> tuple[F32, F32]:
-        """Vectors and outputs of every slot at the clocks of the shards."""
+    def _decayed(self, shard_clocks: Sequence[int]) -> tuple[F32, F32, I8, F32]:
+        """Vectors, outputs and their coarse copy of every slot at the clocks of the shards."""
         began_s = time.monotonic()
         n = self._index.high_water
         clocks = clocks_of(self._index.slot_keys[:n], shard_clocks)
@@ -291,9 +300,11 @@ class ItemMirror(MirrorReads):
         if not self._raw_are_outputs:
             outputs = np.zeros_like(self._outputs)
             outputs[:n] = item_outputs(self._model, self._towers.item, vectors[:n])
+        codes, scales = _coarse(len(outputs), self._output_dim)
+        encode(outputs, np.arange(n), codes, scales)
         ended_s = time.monotonic()
         self._decay_again_s = ended_s + (ended_s - began_s) * (1.0 / self._decay_share - 1.0)
-        return vectors, outputs
+        return vectors, outputs, codes, scales
 
     def _take(self, changes: Changes) -> None:
         if changes.rescan:
@@ -316,6 +327,7 @@ class ItemMirror(MirrorReads):
             self._delivered_at[slots] = np.maximum(rows.clock, clocks_of(changes.keys, changes.clock))
         if not self._raw_are_outputs:
             self._outputs[slots] = item_outputs(self._model, self._towers.item, rows.vectors)
+        encode(self._outputs, slots, self._codes, self._scales)
         for name, column in self._columns.items():
             column[slots] = getattr(rows, name)
         self._take_popularity(slots, rows)
@@ -363,12 +375,19 @@ class ItemMirror(MirrorReads):
         self._delivered = _grown(self._delivered, n, 0.0) if self._decays else self._vectors
         self._delivered_at = _grown(self._delivered_at, n, 0)
         self._outputs = self._vectors if self._raw_are_outputs else _grown(self._outputs, n, 0.0)
+        self._codes = _grown(self._codes, tiles(n, self._output_dim)[0], 0)
+        self._scales = _grown(self._scales, n, 0.0)
         self._log_popularity = _grown(self._log_popularity, n, -np.inf)
         self._bias = _grown(self._bias, n, -np.inf)
         self._columns = {name: _grown(column, n, 0) for name, column in self._columns.items()}
         self._named = _grown(self._named, n, False)
         self._checks = _grown(self._checks, n, 0)
         self._ids += [b""] * (n - len(self._ids))
+
+
+def _coarse(rows: int, dim: int) -> tuple[I8, F32]:
+    """(codes, scales) of rows of zeros."""
+    return np.zeros(tiles(rows, dim), np.int8), np.zeros(rows, np.float32)
 
 
 def _grown(column: npt.NDArray[Number], n: int, fill: float) -> npt.NDArray[Number]:

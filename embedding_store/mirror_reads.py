@@ -8,12 +8,15 @@ from types import TracebackType
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from embedding_store.contract import F32, I64, U64, Bool
 from embedding_store.model import ModelSettings
 from embedding_store.towers import Gates, Layers, Towers
+from native.gather import gather
 from native.scan import score_items
 
+I8 = npt.NDArray[np.int8]
 _LN2 = float(np.log(2.0))
 
 
@@ -26,6 +29,18 @@ class MirrorRows:
     clock: I64  # (n,)
     count: I64  # (n,)
     updated_ms: I64  # (n,)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Items as bytes go out; a row with NaN or infinity is as good as missing."""
+
+    vectors: F32  # (n, output_dim), zeros where missing
+    bitmap: npt.NDArray[np.uint8]  # (ceil(n / 8),) which are found, lowest bit first
+    found: int
+    refused: int  # rows with NaN or infinity
+    clock: int  # the lowest of those found, 0 where none is
+    updated_ms: int  # likewise
 
 
 class Lock(Protocol):
@@ -79,6 +94,8 @@ class MirrorReads(ABC):
     _index: Places
     _vectors: F32  # (capacity, dim) rows
     _outputs: F32  # (capacity, output_dim) outputs of the item tower; `_vectors` where these are the same
+    _codes: I8  # of the outputs, always in step with them: see `native.coarse`
+    _scales: F32  # (capacity,) likewise
     _bias: F32  # (capacity,) log popularity below `_offset`
     _columns: dict[str, I64]  # clock, count, updated_ms: (capacity,) each
     _ids: Ids
@@ -138,6 +155,15 @@ class MirrorReads(ABC):
             columns = {name: np.where(found, column[safe], 0) for name, column in self._columns.items()}
             return MirrorRows(vectors=vectors, found=found, **columns)
 
+    def gathered(self, keys: U64) -> Gathered:
+        """Outputs of `keys`, in their order, in one pass."""
+        out = np.empty((len(keys), self._model.output_dim), np.float32)
+        bitmap = np.empty(-(-len(keys) // 8), np.uint8)
+        with self.lock:
+            slots = self._index.find(keys)
+            clock, _, updated_ms = self._columns.values()
+            return Gathered(out, bitmap, *gather(slots, self._outputs, clock, updated_ms, out, bitmap))
+
     def item(self, keys: U64) -> tuple[F32, int, int, int] | None:
         """(output (output_dim,), clock, count, updated_ms) of the only key of `keys` (1,); None where it is missing."""
         with self.lock:
@@ -194,6 +220,10 @@ class MirrorReads(ABC):
         n = self._index.high_water
         floor = self._log_floor + _LN2 * self.clock / self._half_life - self._scale
         return self._outputs[:n], self._bias[:n], np.float32(floor)
+
+    def coarse(self) -> tuple[I8, F32]:
+        """(codes, scales) of the outputs of `columns`: `native.coarse`. Call under `lock`."""
+        return self._codes, self._scales
 
     def gains(self, positives: F32) -> F32:
         """(n,) what events (n,) on top of the clock add to popularity, each in logs and on the scale of `columns`."""

@@ -12,8 +12,9 @@ from embedding_store.contract import F32, I64, U64, Bool, EmbeddingStore, Histor
 from embedding_store.mirror_reads import MirrorReads
 from embedding_store.model import ModelSettings
 from embedding_store.towers import bucket_of, user_outputs
+from native.coarse import top_k_of_many
 from native.pooling import pool_histories
-from native.scan import cosine_items, rank_of, ranks_of, score_items, top_k, top_k_of_many
+from native.scan import cosine_items, rank_of, ranks_of, score_items, top_k
 
 _TOGETHER = 64
 """Users scored by one product: scores of so many stay in the cache for most catalogues."""
@@ -175,7 +176,9 @@ class Ranker:
             excluded = out[np.lexsort((out, user))]  # unknown ones, -1, are no item's
             users = np.ascontiguousarray(vectors, np.float32)
             weights = np.ascontiguousarray(priors, np.float32)
-            sizes = top_k_of_many(outputs, popularity, floor, users, weights, offsets, excluded, k, slots, best)
+            likely = int(popularity.argmax()) if len(popularity) else 0
+            rows = (outputs, popularity, floor, *self._mirror.coarse())
+            sizes = top_k_of_many(*rows, users, weights, offsets, excluded, k, likely, slots, best)
             described = [self._mirror.describe(row[:n]) for row, n in zip(slots, sizes.tolist(), strict=True)]
         return [
             Ranked(keys, ids, scores[: len(ids)], clock, updated_ms)

@@ -26,12 +26,13 @@ import numpy as np
 from embedding_store.contract import F32, I64, U64
 from embedding_store.mirror import Held, ItemMirror
 from embedding_store.mirror_delta import Delta
-from embedding_store.mirror_reads import MirrorReads
+from embedding_store.mirror_reads import I8, MirrorReads
 from embedding_store.model import ModelSettings
 from embedding_store.shared_board import BOOKS, Area, Board
 from embedding_store.shared_memory import Bytes
 from embedding_store.towers import DenseParameters, Towers
 from native import key_index
+from native.coarse import encode, tiles
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +78,8 @@ class Side:
         self.id_lengths: I64 = self._array(np.int64, n)
         self.vectors: F32 = self._array(np.float32, n, model.dim)
         self.outputs: F32 = self.vectors if raw_are_outputs else self._array(np.float32, n, model.output_dim)
+        self.codes: I8 = self._array(np.int8, *tiles(n, model.output_dim))
+        self.scales: F32 = self._array(np.float32, n)
         self.dense: F32 = self._array(np.float32, DenseParameters(model).size)
         self.ids: Bytes = self._array(np.uint8, shape.ids)
 
@@ -90,8 +93,11 @@ class Side:
         """Bytes of an area for it."""
         n = shape.capacity
         raw_are_outputs = not model.dense_layers and model.similarity == "dot"
-        floats = n * (1 + model.dim + (0 if raw_are_outputs else model.output_dim)) + DenseParameters(model).size
-        return _HEAD + 8 * (shape.places + 6 * n) + 4 * floats + shape.ids + 64 * 12  # each array begins at a line
+        codes = int(np.prod(tiles(n, model.output_dim)))
+        floats = n * (2 + model.dim + (0 if raw_are_outputs else model.output_dim)) + DenseParameters(model).size
+        return (
+            _HEAD + 8 * (shape.places + 6 * n) + 4 * floats + codes + shape.ids + 64 * 14
+        )  # each array begins at a line
 
     def fits(self, held: Held, ids: int) -> bool:
         """Whether the mirror's arrays are as long as these, and there is room for so many bytes of ids more."""
@@ -106,6 +112,7 @@ class Side:
         self.places[:] = held.index.table
         self.keys[:n] = held.index.slot_keys
         self.bias[:n], self.vectors[:n], self.dense[:] = held.bias[:n], held.vectors[:n], held.dense
+        self.codes[:], self.scales[:n] = held.codes, held.scales[:n]
         for name, column in self.columns.items():
             column[:n] = held.columns[name][:n]
         if self.outputs is not self.vectors:
@@ -133,6 +140,10 @@ class Side:
         self.vectors[which] = held.vectors[which]
         if self.outputs is not self.vectors:
             self.outputs[which] = held.outputs[which]
+        if owed.vectors:
+            self.codes[:], self.scales[:n] = held.codes, held.scales[:n]
+        else:
+            encode(self.outputs, rows, self.codes, self.scales)
         if owed.towers:
             self.dense[:] = held.dense
 
@@ -290,6 +301,7 @@ class SharedMirror(MirrorReads, threading.local):
         side = self._side = self._sides.of(turn)
         self._index = _Table(side)
         self._vectors, self._outputs, self._bias, self._columns = side.vectors, side.outputs, side.bias, side.columns
+        self._codes, self._scales = side.codes, side.scales
         self._ids = _Ids(side)
         self._offset = float(side.floats[_OFFSET])
         if (version := int(side.ints[_DENSE])) != self._dense_version:

@@ -13,11 +13,12 @@ import traceback
 from collections.abc import Mapping
 from itertools import count
 
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from embedding_store.errors import StoreError
 from serving.auth import EXEMPT, ApiKeys
-from serving.problems import Problem, unavailable
+from serving.problems import Problem, of_status, unavailable
 from serving.service import Service
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ def request_id(scope: Scope) -> str | None:
 
 
 class RequestLayer:
-    """Outermost layer of the application. `labels` names each endpoint's route for metrics.
+    """The layer around the router. `labels` names each endpoint's route for metrics.
 
     Handlers raise Problem or StoreError; both become documents here. An exception of any other
     kind is a bug: it is logged with its place, and answered as a 500 problem document.
@@ -90,6 +91,8 @@ def as_problem(error: Exception, name: str, scope: Scope) -> Problem:
     """The answer to an exception of a handler; logs what isn't the client's doing."""
     if isinstance(error, Problem):
         return error
+    if isinstance(error, HTTPException):
+        return _of_router(error, scope)
     if isinstance(error, StoreError):
         log.warning("request %s: the store is away: %s", name, ascii(str(error)))
         return unavailable("store-down", "the store can't be reached: retry later")
@@ -99,3 +102,13 @@ def as_problem(error: Exception, name: str, scope: Scope) -> Problem:
         "request %s: %s %s failed: %s\n%s", name, scope["method"], ascii(scope["path"]), ascii(repr(error)), place
     )
     return Problem(500, "internal", "an error of the service: report it with the request id")
+
+
+def _of_router(error: HTTPException, scope: Scope) -> Problem:
+    """The router's own 404 and 405."""
+    if error.status_code == 404:
+        return of_status(404, "no such path: /docs lists what there is")
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        return of_status(405, f"{scope['method'][:20]} is not allowed here: use {allowed}", error.headers)
+    return of_status(error.status_code, str(error.detail), error.headers)

@@ -56,6 +56,7 @@ class Live:
         self.ranker.recommend_many(vector[None], np.ones(1, np.float32), [nobody], [1])
         self.mirror.items(nobody)
         self.mirror.item(nobody)
+        self.mirror.gathered(nobody)
         self.ranker.similar(self.mirror.items(nobody).vectors, exclude=nobody, k=1)
         self.ranker.score(vector, nobody)
         rank_of(ranked.scores if len(ranked.scores) else vector, 0)
