@@ -11,6 +11,7 @@ as it was.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -233,7 +234,8 @@ class Publisher:
             if time.monotonic() - began_s > _HUNG_S:
                 for pid in filter(None, pids):
                     log.error("process %d has not let go of the mirror for %.0f s: it is killed", pid, _HUNG_S)
-                    os.kill(pid, signal.SIGKILL)  # its parent takes its pins back
+                    with contextlib.suppress(ProcessLookupError):  # it has just ended
+                        os.kill(pid, signal.SIGKILL)  # its parent takes its pins back
                 began_s = time.monotonic()
             time.sleep(_POLL_S)
 

@@ -104,7 +104,7 @@ class Supervisor:
             self._end()
         finally:
             for place in (*self._workers, self._writer):
-                _kill(place)
+                self._kill(place)
             while signal.sigtimedwait(_SIGNALS, 0) is not None:  # one more of what was acted on
                 pass
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
@@ -146,9 +146,7 @@ class Supervisor:
                 self._start(place)
 
     def _bury(self, place: _Place, code: int, now_s: float) -> None:
-        pid, place.pid = place.pid, 0
-        if place in self._workers:
-            self._memory.board.settle(self._workers.index(place))
+        pid = self._vacate(place)
         if code == HOPELESS:  # it said why
             self._tell_to_end(HURRY)
             return
@@ -159,13 +157,34 @@ class Supervisor:
             self._tell_to_end(HURRY)
         place.again_s = now_s + (_FIRST_DELAY_S * 2**place.short if place.short > 1 else 0.0)
 
+    def _vacate(self, place: _Place) -> int:
+        """Nobody is there: what a worker held of the mirror is let go, or the writer would wait for it."""
+        pid, place.pid = place.pid, 0
+        if place in self._workers:
+            self._memory.board.settle(self._workers.index(place))
+        return pid
+
+    def _runs(self, place: _Place) -> bool:
+        if place.pid and (code := _ended(place)) is not None:
+            pid = self._vacate(place)
+            if code:
+                log.error("%s (process %d) ended with %d", place.name, pid, code)
+        return place.pid != 0
+
+    def _kill(self, place: _Place) -> None:
+        if self._runs(place):
+            log.error("%s (process %d) does not end: it is killed", place.name, place.pid)
+            _tell(place, signal.SIGKILL)
+            os.waitpid(place.pid, 0)
+            self._vacate(place)
+
     def _end(self) -> None:
         deadline_s = time.monotonic() + self._settings.drain_s + self._settings.shutdown_s + _SLACK_S
-        while any(_runs(worker) for worker in self._workers) and time.monotonic() < deadline_s:
+        while any(self._runs(worker) for worker in self._workers) and time.monotonic() < deadline_s:
             self._wait(0.5)
         _tell(self._writer, signal.SIGTERM)
         deadline_s = time.monotonic() + _WRITER_S
-        while _runs(self._writer) and time.monotonic() < deadline_s:
+        while self._runs(self._writer) and time.monotonic() < deadline_s:
             self._wait(0.5)
 
 
@@ -196,19 +215,3 @@ def _ended(place: _Place) -> int | None:
     """Exit code, negative for a signal; None while it runs. Its pid is another's from then on."""
     pid, status = os.waitpid(place.pid, os.WNOHANG)
     return None if pid == 0 else os.waitstatus_to_exitcode(status)
-
-
-def _runs(place: _Place) -> bool:
-    if place.pid and (code := _ended(place)) is not None:
-        if code:
-            log.error("%s (process %d) ended with %d", place.name, place.pid, code)
-        place.pid = 0
-    return place.pid != 0
-
-
-def _kill(place: _Place) -> None:
-    if _runs(place):
-        log.error("%s (process %d) does not end: it is killed", place.name, place.pid)
-        _tell(place, signal.SIGKILL)
-        os.waitpid(place.pid, 0)
-        place.pid = 0
