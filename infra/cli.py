@@ -334,7 +334,7 @@ def _run_room(room: str, path: Path | None, **options: Any) -> None:
     main = _module(f"{room}.main", room)
     if room == "serving" and config.serving.events:
         sink = _module("infra.event_sink", "events").KafkaEventSink
-        options["events"] = partial(sink, config.kafka, config.ingest)
+        options["events"] = partial(sink, config.kafka, config.ingest, config.model.feature_schema)
     try:
         main.run(config, **options)
     except (SpecError, StoreMisconfigured, StreamMisconfigured) as error:  # those that need a person

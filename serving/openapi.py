@@ -28,6 +28,12 @@ def _paths() -> dict[str, Any]:
         "description": "of an unknown id: 404, or the vector it would start with",
         "schema": {"type": "string", "enum": ["error", "initial"], "default": "error"},
     }
+    features = {
+        "name": "features",
+        "in": "query",
+        "description": "a JSON object of the request's features, as in `/v1/recommend`",
+        "schema": {"type": "string", "examples": ['{"device":"phone"}']},
+    }
     text = {"text/plain": {"schema": {"type": "string"}}}
     alive = {"application/json": {"schema": {"type": "object", "properties": {"status": {"const": "alive"}}}}}
     return {
@@ -105,10 +111,11 @@ def _paths() -> dict[str, Any]:
                 json_of("Explanation"),
                 (*EVERY, "404", "422", "503"),
                 description="The score is the sum of its parts, and the dot product by clock that of the additions of "
-                "the history's items. Where the model has dense layers, additions are those of the affine function "
+                "the history's items. `parts.item` is the same dot product as a sum over the item's row and features. "
+                "Where the model has dense layers, additions are those of the affine function "
                 "that its ReLU network is around this user, and `dense_bias` is that function's constant.",
                 headers=STALE,
-                parameters=(_query_id("user_id"), _query_id("item_id")),
+                parameters=(_query_id("user_id"), _query_id("item_id"), features),
             )
         },
         "/v1/events": {
