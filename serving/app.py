@@ -45,7 +45,7 @@ def routes(service: Service) -> list[Route]:
     themselves, and FastAPI's own request handling would triple the cost of the hot ones."""
     embeddings, recommend, similar = EmbeddingRoutes(service), RecommendRoutes(service), SimilarRoutes(service)
     score, explain, events = ScoreRoutes(service), ExplainRoutes(service), EventRoutes(service)
-    model, health, docs = ModelRoutes(service), HealthRoutes(service), DocsRoutes()
+    model, health, docs = ModelRoutes(service), HealthRoutes(service), DocsRoutes(service)
     dashboard = DashboardRoutes(service)
     return [
         Route("/v1/embeddings/{tower}:batch", embeddings.batch, methods=["POST"]),

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from native.features import REQUEST, BadValue, FeatureValues, shown_names
+from native.features import NO_FEATURES, REQUEST, BadValue, FeatureValues, shown_names
 from serving.problems import invalid
 from serving.service import Live
 
@@ -17,7 +17,7 @@ def given(live: Live, features: Mapping[str, Any] | msgspec.UnsetType | None, us
     """`users` rows, each of all the values; None where there are none. Raises Problem 422."""
     if features is msgspec.UNSET or not features:
         return None
-    schema = live.model.feature_schema
+    schema = NO_FEATURES if live.mirror.features is None else live.mirror.features.schema
     for name in features:
         number = schema.by_name.get(name)
         if number is not None and schema.declared[number].side == REQUEST:
