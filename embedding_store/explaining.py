@@ -103,7 +103,7 @@ def explain(
     clocks = (pooled[0] * pull).reshape(parts, -1).sum(axis=1)
     own_part = float(own_vector[0] @ pull)
     of_features = {number: float(part @ pull) for number, part in added.items()}
-    per_clock = (rows * pull).reshape(len(rows), parts, -1).sum(axis=2)  # (places, clocks)
+    per_clock = (rows * pull).reshape(len(rows), parts, model.dim // parts).sum(axis=2)  # (places, clocks)
     weights = gates.scales[:, bucket[0]] * shares[0, :, : len(rows)].T  # (places, clocks)
     contributions = np.zeros(len(distinct), np.float32)
     np.add.at(contributions, places, (per_clock * weights).sum(axis=1)[found])
