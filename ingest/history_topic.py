@@ -72,7 +72,7 @@ class HistoryTopic:
                 f"{which.topic!r} is the live topic, which is learned on from any end: leave the time after '..' out"
             )
         own = kafka.model_copy(update={"topic": which.topic, "group": f"{kafka.group}-history"})
-        self.starts, self.ends, self.required = _offsets(which, own)
+        self.starts, self.ends, self.required = offsets_of(which, own)
         if is_live:
             self.ends = self.starts
         self.name = f"{which.topic} from {', '.join(f'{p.number}:{start}' for p, start in self.starts.items())}"
@@ -154,7 +154,7 @@ class HistoryTopic:
         self._source.close()
 
 
-def _offsets(
+def offsets_of(
     which: TopicRange, settings: KafkaSettings
 ) -> tuple[dict[Partition, int], dict[Partition, int], dict[Partition, int]]:
     """Where the range starts and ends in each partition, and the starts that leave records out."""

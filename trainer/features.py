@@ -19,6 +19,7 @@ from native.features import (
     add_bag_gradients,
     add_bags,
     concatenate,
+    csr_take,
 )
 from native.key_index import KeyIndex, unique_keys
 from native.ragged import Ragged
@@ -88,10 +89,22 @@ class Bags:
         at = np.arange(len(out)) if chosen is None else chosen
         add_bags(vectors, at, self.offsets, self.rows, self.weights, out)
 
-    def add_gradients(self, out: F32, gradients: F32, chosen: I64 | None = None) -> None:
-        """Add to out (w, dim) what gradients (n, dim) of what `add_to` filled ask of vectors."""
-        at = np.arange(len(gradients)) if chosen is None else chosen
-        add_bag_gradients(gradients, at, self.offsets, self.rows, self.weights, out)
+    def add_gradients(self, out: F32, gradients: F32) -> None:
+        """Add to out (w, dim) what gradients (n, dim) of all bags ask of vectors."""
+        add_bag_gradients(gradients, np.arange(len(gradients)), self.offsets, self.rows, self.weights, out)
+
+    def add_mean_gradients(self, out: F32, gradients: F32, chosen: I64) -> None:
+        """As `add_gradients` of gradients (n, dim) of bags chosen (n,), none where negative, each row's sum divided by
+        the number of its bags among them.
+
+        A row that half of all examples share gets a sum so large and steady that it outgrows every item's row, which
+        then learn that direction and little else.
+        """
+        sums = np.zeros_like(out)
+        add_bag_gradients(gradients, chosen, self.offsets, self.rows, self.weights, sums)
+        _, at = csr_take(self.offsets, chosen[chosen >= 0])
+        often = np.bincount(self.rows[at], minlength=len(out))
+        out += sums / np.maximum(often, 1).astype(np.float32)[:, None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,9 @@ with f the share of fresh examples and p_j the item's share of decayed popularit
 q as in the prior: the current one knows the targets. A replay drops each item of its history with probability
 `replay_drop`. Gates (`embedding_store.towers`) learn from fresh events in their first pass only: learned on replays
 they fit what is already known by heart.
+
+Rows of features are added to items' rows and to users' vectors, so that their gradients are those: summed over the
+items that have one, averaged over the rows of users and requests.
 """
 
 from __future__ import annotations
@@ -204,7 +207,7 @@ class Learner:
         if features is not None and at.feature_gradients is not None:
             # an item's gradient, which is of this pass alone, is that of each row that was added to its own
             features.items.add_gradients(at.feature_gradients, at.item_gradients)
-            features.users.add_gradients(at.feature_gradients, found.users, own)
+            features.users.add_mean_gradients(at.feature_gradients, found.users, np.where(weight > 0, own, -1))
         finite = bool(np.isfinite(found.loss)) and all(_bounded(g) for g in (found.users, found.items, found.dense))
         if finite and (gates or (dense and self._model.dense_layers)):
             self._learn_dense(found.dense, found.prior, found.users, items, recent, shares, bucket, fresh & is_row,

@@ -96,6 +96,15 @@ def featured(seed, model, w=9, **size):
     return dataclasses.replace(examples, is_row=is_row, features=features), plain, of_items, of_users
 
 
+def means(examples, of_users, users):
+    """Of the rows of features of users: over the examples that learn and have one."""
+    often = np.zeros(of_users.shape[1])
+    bags = examples.features.users
+    for i in np.flatnonzero(examples.is_row & (examples.weight > 0)):
+        np.add.at(often, bags.rows[bags.offsets[i] : bags.offsets[i + 1]], 1)
+    return of_users.T @ users / np.maximum(often, 1)[:, None]
+
+
 MODELS = {
     "history": ModelSettings(dim=6, history_length=4),
     "user": ModelSettings(dim=6, history_length=4, user_id_vector=True),
@@ -107,7 +116,7 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("group", [7, 32])
 def test_gradients_are_those_of_the_formula(name, group):
-    """An item's gradient is that of each row added to its own; a user's likewise."""
+    """An item's gradient is that of each row added to its own; a user's likewise, but for the mean over examples."""
     model, clock = MODELS[name], 25
     with_features = model.model_copy(update={"features": FEATURES})
     for seed in range(3):
@@ -119,7 +128,7 @@ def test_gradients_are_those_of_the_formula(name, group):
         assert step.finite
         assert step.loss == pytest.approx(loss, rel=1e-4)
         np.testing.assert_allclose(step.item_gradients, items, rtol=1e-3, atol=3e-5)
-        expected = of_items.T @ items + of_users.T @ users
+        expected = of_items.T @ items + means(examples, of_users, users)
         assert np.abs(expected).max() > 0.1
         np.testing.assert_allclose(step.feature_gradients, expected, rtol=1e-3, atol=1e-4)
         if model.user_id_vector:
@@ -138,7 +147,7 @@ def test_labels_teach_features_by_the_same_rule(layers):
     step = learner_of(model, 32, **changes)[0].learn(examples, 25)
     without = learner_of(plain_model, 32, **changes)[0].learn(plain, 25)
     assert step.loss == pytest.approx(without.loss, rel=1e-5)
-    expected = of_items.T @ without.item_gradients + of_users.T @ without.user_gradients
+    expected = of_items.T @ without.item_gradients + means(examples, of_users, without.user_gradients)
     assert np.abs(expected).max() > 0.05
     np.testing.assert_allclose(step.feature_gradients, expected, rtol=1e-4, atol=1e-5)
 
