@@ -125,6 +125,23 @@ def keys_of(feature: Declared, value: object) -> list[int]:
     return [_category(feature, one) for one in value]
 
 
+def from_text(feature: Declared, text: str) -> object:
+    """What a cell of a table says: nothing if empty, of categories the parts between `|`, of a number its value.
+
+    A text that is no number stays one, and is refused as it would be in an event.
+    """
+    if text == "":
+        return None
+    if feature.kind == CATEGORIES:
+        return [part for part in text.split("|") if part]
+    if feature.kind == NUMBER:
+        try:
+            return float(text)
+        except ValueError:
+            return text
+    return text
+
+
 def bucket_text(feature: Declared, bucket: int) -> bytes:
     """The text of a bucket's row: it names its range, so that other boundaries are other rows."""
     bounds = (-math.inf, *feature.boundaries, math.inf)

@@ -98,6 +98,7 @@ class ExampleReader:
         self._replay, self._replays_per_event, self._with_state = replay, replays_per_event, with_state
         self._labels = labels
         self._schema = model.feature_schema
+        self._of_requests = self._schema.has(REQUEST)
         self._features = FeatureReader(store, self._schema, with_state=with_state) if self._schema else None
 
     def read(
@@ -192,7 +193,7 @@ class ExampleReader:
             return
         rows = events.label > 0
         request = None
-        if self._schema.has(REQUEST) and events.features is not None:
+        if self._of_requests and events.features is not None:
             request = events.features.of_side(self._schema, REQUEST).take(np.flatnonzero(rows))
         self._replay.add(
             events.user_key[rows], events.item_key[rows], past.recent[rows], past.lengths[rows], past.ever[rows],

@@ -43,8 +43,8 @@ class Recorded:
 
 def recorded_of(events: Events, profiles: Profiles | None, schema: FeatureSchema) -> list[Recorded]:
     """Of each side: events that bring features of it, and profiles, which may also take all of them away."""
-    found = []
-    for name, side in SIDES.items():
+    found: list[Recorded] = []
+    for name, side in SIDES.items() if schema else ():
         if not schema.has(side):
             continue
         if events.features is not None:

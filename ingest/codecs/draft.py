@@ -29,7 +29,8 @@ class Draft:
         self.n = n
         self._schema = schema
         self.features_at, self.features_size = np.zeros(n, np.int64), np.zeros(n, np.int64)
-        self._first, self._count = np.zeros(n, np.int64), np.zeros(n, np.int64)
+        values = n if schema else 0
+        self._first, self._count = np.zeros(values, np.int64), np.zeros(values, np.int64)
         self._number, self._key = np.zeros(0, np.uint8), np.zeros(0, np.uint64)
         self.record = np.zeros(n, np.int64)
         self.line = np.zeros(n, np.int64)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ingest.columns import Partition
 from ingest.listed import ListedSource
 from ingest.settings import IngestSettings
-from native.features import CATEGORIES, NO_FEATURES, NUMBER, FeatureSchema
+from native.features import NO_FEATURES, FeatureSchema, from_text
 from trainer.backtest.condition import Condition
 from trainer.backtest.tables import read_columns
 from trainer.backtest.times import to_ms
@@ -117,26 +117,11 @@ def read_stream(
 
 
 def _features(schema: FeatureSchema, columns: dict[str, list[Any]], row: int) -> dict[str, Any]:
-    """Of one row. What a text can't be read as stays a text, and is refused at the door as it would be in a topic."""
     found = {}
     for name, column in columns.items():
-        value, kind = column[row], schema.declared[schema.by_name[name]].kind
-        if isinstance(value, str):
-            if value == "":
-                continue
-            if kind == CATEGORIES:
-                value = [part for part in value.split("|") if part]
-            elif kind == NUMBER:
-                value = _number(value)
-        found[name] = value
+        value = column[row]
+        found[name] = from_text(schema.declared[schema.by_name[name]], value) if isinstance(value, str) else value
     return found
-
-
-def _number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _id(value: Any) -> int | str:
