@@ -16,11 +16,15 @@ from embedding_store.errors import StoreUnavailable
 from embedding_store.memory import MemoryStore
 from embedding_store.mirror import ItemMirror
 from embedding_store.model import ModelSettings
+from embedding_store.open import open_store
 from embedding_store.ranking import Ranker
+from embedding_store.settings import RedisSettings
 from ingest.columns import Partition
 from native.features import FeatureValues, concatenate
 from native.identity import key_and_check
 from native.key_index import unique_keys
+from native.redis_module.compiler import module_path
+from tests.servers import running, server_names
 from tests.trainer.features import FEATURES, MODEL, START_MS, kept, newest, source_of, topic
 from tests.trainer.small import TOPIC, Click, batch_of, declare, entries_of, events_of
 from tests.trainer.test_exactly_once import Faults, Killed, faults  # noqa: F401  a fixture
@@ -299,6 +303,30 @@ def test_workers_that_die_anywhere_keep_every_value_once(faults: Faults, seed, m
         assert all((dict(s.offsets), s.clock) == (offsets, events) for s in store.status(table)), table
     for side in ("item", "user"):
         assert kept(store, side, model) == newest(logs, side, model)
+
+
+@pytest.mark.servers
+@pytest.mark.parametrize("name", server_names())
+@pytest.mark.parametrize("module", [False, True])
+def test_redis_keeps_what_memory_does(name, module, tmp_path):
+    """Records and feature rows, stock and with the module, to the byte."""
+    memory, logs = MemoryStore(), topic(6)
+    work(memory, source_of(logs))
+    options = ("--loadmodule", module_path().path) if module else ()
+    with running(name, tmp_path, *options) as server:
+        store = open_store(RedisSettings(url=server.url))
+        work(store, source_of(logs))
+        mirrors = []
+        for one in (memory, store):
+            mirror = ItemMirror(one, MODEL)
+            mirror.refresh()
+            mirrors.append(mirror.raw_vectors(np.arange(100, 112, dtype=np.uint64))[0])
+        np.testing.assert_array_equal(*mirrors)
+        for side in ("item", "user"):
+            assert kept(store, side) == kept(memory, side) == newest(logs, side)
+        keys = np.sort(memory.changes("feature", None).keys)
+        np.testing.assert_array_equal(store.lookup("feature", keys).vectors, memory.lookup("feature", keys).vectors)
+        store.close()
 
 
 def test_two_trainers_teach_the_same_rows():
