@@ -266,7 +266,12 @@ def backtest(
     """Test, then learn, every event of a file or topic by the trainer's own code, and tell how well it did."""
     settings = _load(config)
     if data.startswith("topic:") and not settings.kafka.bootstrap_servers:
-        settings = settings.model_copy(update={"kafka": LocalStack(settings).connected().kafka})
+        try:
+            settings = settings.model_copy(update={"kafka": LocalStack(settings).connected().kafka})
+        except NotRunning as error:
+            raise InfraError(
+                f"{data} is read from a broker: set [kafka] bootstrap_servers, or `towline up` for a local one"
+            ) from error
     redis = None if store == "memory" else settings.redis.model_copy(update={"url": store, "sentinels": ()})
     command = _module("trainer.backtest.command", "trainer")
     columns = command.Columns(
