@@ -17,6 +17,7 @@ from embedding_store import mirror_file
 from embedding_store.contract import F32, I64, U64, Changes, Cursor, EmbeddingStore, Rows
 from embedding_store.decay import clocks_of, decays, missed
 from embedding_store.errors import MirrorFileRefused
+from embedding_store.feature_mirror import FeatureMirror
 from embedding_store.mirror_delta import Delta
 from embedding_store.mirror_file import LOT, Header, Lot, MirrorFile, Standing
 from embedding_store.mirror_reads import MirrorReads
@@ -58,6 +59,9 @@ class ItemMirror(MirrorReads):
     were delivered at, and decayed anew from there when a shard's step has moved, whether or not the feed named any row:
     the closed forms compose (`embedding_store.decay`), while decaying step by step would lose in float32 whatever a
     step takes off below its last digit. That is made beside the arrays that are being read, and then takes their place.
+
+    An item's vector is its row and those of its features. A feature's row changes with nearly every micro-batch, and
+    with it every item that has the feature: all are made anew in the same pass, in the same share of time.
     """
 
     clock: int = 0
@@ -75,6 +79,8 @@ class ItemMirror(MirrorReads):
         self.lock = threading.RLock()
         self.loaded = False
         self._store = store
+        self.features = FeatureMirror(store, model) if model.features else None
+        self._featured = self.features is not None and self.features.of_items
         self._tables = ("item", "dense") if model.has_dense else ("item",)
         self._parameters = DenseParameters(model)
         self._dense = self._parameters.initial()
@@ -87,7 +93,8 @@ class ItemMirror(MirrorReads):
         self._scans = 0  # how often slots were given out anew
         self._decay_share = decay_share
         self._decay_again_s = 0.0  # time.monotonic() from when on the next pass may begin
-        self._behind = False  # whether a step has passed that the vectors don't stand at
+        self._behind = False  # whether a step has passed, or a feature moved, that the vectors don't stand at
+        self._stale = False  # whether a feature moved since all vectors were made
         self._dim, self._output_dim = model.dim, model.output_dim
         self._delta: Delta | None = None  # None: nobody asks
         self._clear()
@@ -97,7 +104,8 @@ class ItemMirror(MirrorReads):
         self._index = KeyIndex(capacity)
         n = self._index.capacity
         self._vectors = np.zeros((n, self._dim), np.float32)
-        self._delivered = np.zeros((n, self._dim), np.float32) if self._decays else self._vectors
+        self._own_delivered = bool(self._decays) or self._featured
+        self._delivered = np.zeros((n, self._dim), np.float32) if self._own_delivered else self._vectors
         self._delivered_at = np.zeros(n, np.int64)  # shard clock that each delivered row stands at
         self._outputs = self._vectors if self._raw_are_outputs else np.zeros((n, self._output_dim), np.float32)
         self._codes, self._scales = _coarse(n, self._output_dim)  # of the outputs, always in step with them
@@ -145,6 +153,8 @@ class ItemMirror(MirrorReads):
             if not self._raw_are_outputs:
                 other._outputs[there] = self._outputs[here]
             encode(other._outputs, there, other._codes, other._scales)
+            if self.features is not None:
+                other.features = self.features.frozen()
         return other
 
     @property
@@ -155,7 +165,8 @@ class ItemMirror(MirrorReads):
             arrays += [*self._columns.values(), self._index.slot_keys, self._codes, self._scales]
             arrays += [] if self._delivered is self._vectors else [self._delivered]
             arrays += [] if self._outputs is self._vectors else [self._outputs]
-            return sum(array.nbytes for array in arrays)
+            features = self.features.nbytes if self.features is not None else 0
+            return features + sum(array.nbytes for array in arrays)
 
     def save(self, path: Path, document: bytes, generation: int, as_of_ms: int) -> int:
         """Write what it holds to a file, see `mirror_file`, from any thread, while it goes on: bytes written.
@@ -241,22 +252,29 @@ class ItemMirror(MirrorReads):
 
     def wait(self, timeout_s: float) -> bool:
         """Block until there is something to refresh (True), or the time is over (False)."""
-        cursors = [c for c in self._cursors.values() if c is not None]
-        if len(cursors) < len(self._tables):
+        watched = self._cursors if self.features is None else self._cursors | self.features.cursors
+        cursors = [c for c in watched.values() if c is not None]
+        if len(cursors) < len(watched):
             return True
+        tables = tuple(watched)
         if not self._behind:
-            return self._store.wait_for_changes(self._tables, cursors, timeout_s)
+            return self._store.wait_for_changes(tables, cursors, timeout_s)
         left_s = max(0.0, self._decay_again_s - time.monotonic())
-        moved = self._store.wait_for_changes(self._tables, cursors, min(timeout_s, left_s))
+        moved = self._store.wait_for_changes(tables, cursors, min(timeout_s, left_s))
         return moved or time.monotonic() >= self._decay_again_s
 
     def refresh(self) -> int:
         """Take in what changed since the last call; returns item rows changed. On StoreError nothing changed."""
         if "dense" in self._tables:
             self._refresh_towers()
+        news = None if self.features is None else self.features.fetch()
         changes = self._store.changes("item", self._cursors["item"])
         steps = [clock // self._spec.step_events for clock in changes.clock]
         moved = bool(self._decays) and steps != self._steps and not changes.rescan
+        if self.features is not None and news is not None:
+            with self.lock:
+                self._stale |= self.features.take(news)
+            moved |= self._stale and self._featured and not changes.rescan
         decayed = self._decayed(changes.clock) if moved and time.monotonic() >= self._decay_again_s else None
         with self.lock:
             if decayed is not None:
@@ -265,7 +283,7 @@ class ItemMirror(MirrorReads):
             self._take(changes)
             self._behind = moved and decayed is None
             if not self._behind:
-                self._steps = steps
+                self._steps, self._stale = steps, False
             self._cursors["item"], self._clocks = changes.cursor, changes.clock
             self.clock = min(changes.clock)
             self.event_time_ms, self.produced_ms = changes.event_time_ms, changes.produced_ms
@@ -292,10 +310,12 @@ class ItemMirror(MirrorReads):
         began_s = time.monotonic()
         n = self._index.high_water
         clocks = clocks_of(self._index.slot_keys[:n], shard_clocks)
-        both = missed(self._spec, self._delivered_at[:n], clocks, np.ones(n, np.bool_))
+        both = missed(self._spec, self._delivered_at[:n], clocks, np.ones(n, np.bool_)) if self._decays else None
         vectors = self._delivered.copy()
         if both is not None:
             shrink(self._delivered[:n], *both, vectors[:n])
+        if self.features is not None:
+            self.features.add_to_items(self._index.slot_keys[:n], vectors[:n])
         outputs = vectors
         if not self._raw_are_outputs:
             outputs = np.zeros_like(self._outputs)
@@ -321,12 +341,17 @@ class ItemMirror(MirrorReads):
             return
         slots = self._placed(changes.keys)
         rows = changes.rows
-        self._vectors[slots] = rows.vectors
-        if self._decays:
+        vectors = rows.vectors
+        if self.features is not None and self._featured:
+            vectors = vectors.copy()
+            self.features.add_to_items(changes.keys, vectors)
+        self._vectors[slots] = vectors
+        if self._own_delivered:
             self._delivered[slots] = rows.vectors
+        if self._decays:
             self._delivered_at[slots] = np.maximum(rows.clock, clocks_of(changes.keys, changes.clock))
         if not self._raw_are_outputs:
-            self._outputs[slots] = item_outputs(self._model, self._towers.item, rows.vectors)
+            self._outputs[slots] = item_outputs(self._model, self._towers.item, vectors)
         encode(self._outputs, slots, self._codes, self._scales)
         for name, column in self._columns.items():
             column[slots] = getattr(rows, name)
@@ -372,7 +397,7 @@ class ItemMirror(MirrorReads):
         if n == len(self._vectors):
             return
         self._vectors = _grown(self._vectors, n, 0.0)
-        self._delivered = _grown(self._delivered, n, 0.0) if self._decays else self._vectors
+        self._delivered = _grown(self._delivered, n, 0.0) if self._own_delivered else self._vectors
         self._delivered_at = _grown(self._delivered_at, n, 0)
         self._outputs = self._vectors if self._raw_are_outputs else _grown(self._outputs, n, 0.0)
         self._codes = _grown(self._codes, tiles(n, self._output_dim)[0], 0)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embedding_store.contract import F32, I64, U64, Bool
+from embedding_store.feature_mirror import FeatureMirror
 from embedding_store.model import ModelSettings
 from embedding_store.towers import Gates, Layers, Towers
 from native.gather import gather
@@ -101,6 +102,7 @@ class MirrorReads(ABC):
     _ids: Ids
     _offset: float
     _towers: Towers
+    features: FeatureMirror | None = None  # of the model's declared features, if it has any
 
     def __init__(self, model: ModelSettings) -> None:
         self._model = model
@@ -184,6 +186,11 @@ class MirrorReads(ABC):
     def user_layers(self) -> Layers:
         """Dense layers of the user tower, of the same version as the items' outputs."""
         return self._towers.user
+
+    @property
+    def item_layers(self) -> Layers:
+        """Those of the item tower, likewise."""
+        return self._towers.item
 
     @property
     def gates(self) -> Gates:

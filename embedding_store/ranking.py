@@ -9,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from embedding_store.contract import F32, I64, U64, Bool, EmbeddingStore, Histories, Rows
+from embedding_store.feature_mirror import read_values
 from embedding_store.mirror_reads import MirrorReads
 from embedding_store.model import ModelSettings
 from embedding_store.towers import bucket_of, user_outputs
 from native.coarse import top_k_of_many
+from native.features import FeatureValues
 from native.pooling import pool_histories
 from native.scan import cosine_items, rank_of, ranks_of, score_items, top_k
 
@@ -27,7 +29,7 @@ class Users:
     vectors: F32  # (n, output_dim) outputs of the user tower; zeros where not warm
     prior: F32  # (n,) weight of log popularity in their scores
     found: Bool  # (n,) an event of theirs was applied
-    warm: Bool  # (n,) they have something to be personal about: an item of their history, or a vector of their own
+    warm: Bool  # (n,) something to be personal about: an item of their history, a vector of their own, a feature
     clock: I64  # (n,)
     count: I64  # (n,)
     updated_ms: I64  # (n,)
@@ -66,9 +68,25 @@ class Ranker:
         """What is ranked."""
         return self._mirror
 
-    def users(self, keys: U64) -> Users:
-        """Read histories (and id vectors) from the store and run the user tower. Raises StoreUnavailable."""
-        return self.users_of(*self.read(keys))
+    def users(self, keys: U64, request: FeatureValues | None = None) -> Users:
+        """Read histories (id vectors, features) from the store and run the user tower. Raises StoreUnavailable.
+
+        request: n rows, of the features of each user's request.
+        """
+        return self.users_of(*self.read(keys), self.features(keys, request))
+
+    def features(self, keys: U64, request: FeatureValues | None = None) -> FeatureValues | None:
+        """(n,) what is kept of users' features, then those of their requests; None where none are declared.
+
+        Raises StoreUnavailable.
+        """
+        known = self._mirror.features
+        if known is None:
+            return None
+        given = FeatureValues.empty(len(keys)) if request is None else request
+        if not known.of_users:
+            return given
+        return read_values(self._store, known.schema, "user_features", keys).beside(given)
 
     def read(self, keys: U64) -> tuple[Histories, Rows | None]:
         """What the store holds of users: histories, and id vectors if the model has them. Raises StoreUnavailable."""
@@ -76,14 +94,17 @@ class Ranker:
             return self._store.histories("history", keys), None
         return self._store.histories_and_rows("history", "user", keys)
 
-    def users_of(self, histories: Histories, own: Rows | None) -> Users:
-        """The user tower over what `read` returned."""
+    def users_of(self, histories: Histories, own: Rows | None, features: FeatureValues | None = None) -> Users:
+        """The user tower over what `read` and `features` returned."""
         clock, updated_ms = histories.clock, histories.updated_ms
         if own is not None:
             clock, updated_ms = np.maximum(clock, own.clock), np.maximum(updated_ms, own.updated_ms)
         recent, lengths = recent_items(histories, self._model.history_length)
         with self._mirror.lock:
             own_vectors = None if own is None else own.vectors * own.found[:, None]
+            if features is not None and self._mirror.features is not None:
+                added = self._mirror.features.sums(features)[0]
+                own_vectors = added if own_vectors is None else own_vectors + added
             vectors, prior, warm = self.user_outputs(recent, lengths, np.diff(histories.offsets), own_vectors)
         return Users(
             vectors=vectors,
@@ -216,7 +237,8 @@ class Ranker:
         """((m, output_dim) user tower outputs, (m,) weights of log popularity, (m,) warm) against the mirror's rows.
 
         recent (m, length) items newest first, lengths (m,) of them, ever (m,) items of the whole histories; own
-        (m, dim) id vectors where the model has them. Call under the mirror's lock to have all of it from one state.
+        (m, dim) id vectors and what features add up to, where the model has them. Call under the mirror's lock to have
+        all of it from one state.
         """
         slots = np.full(recent.shape, -1, np.int64)
         present = np.arange(recent.shape[1]) < lengths[:, None]

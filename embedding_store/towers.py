@@ -186,6 +186,13 @@ def user_factor(model: ModelSettings, layers: Layers, x: F32) -> F32:
     return factor / _lengths(forward(layers, x))
 
 
+def item_factor(model: ModelSettings, layers: Layers, rows: F32) -> F32:
+    """(n,) what `item_outputs` multiplies forward(layers, rows) by: 1, and for cosines 1 / norm."""
+    if model.similarity == "dot":
+        return np.ones(len(rows), np.float32)
+    return np.float32(1.0) / _lengths(forward(layers, rows))
+
+
 def pull_back(layers: Layers, x: F32, gradient: F32) -> F32:
     """(n, inputs): gradient of gradient (n, outputs) · forward(layers, x) with respect to x (n, inputs).
 

@@ -63,7 +63,7 @@ def routes(service: Service) -> list[Route]:
     the hot ones."""
     embeddings, recommend, similar = EmbeddingRoutes(service), RecommendRoutes(service), SimilarRoutes(service)
     score, explain, events = ScoreRoutes(service), ExplainRoutes(service), EventRoutes(service)
-    model, health, docs = ModelRoutes(service), HealthRoutes(service), DocsRoutes()
+    model, health, docs = ModelRoutes(service), HealthRoutes(service), DocsRoutes(service)
     dashboard = DashboardRoutes(service)
     return [
         _route("/v1/embeddings/{tower}:batch", embeddings.batch, "POST"),

@@ -33,6 +33,10 @@ class UnreadableModel(StoreError):
     """The published document isn't one this version knows: retried, since the next one may be."""
 
 
+class UnservableModel(StoreError):
+    """This service can't answer with the published model: retried, since the next one may be another."""
+
+
 class Refresher(threading.Thread):
     """Connect, load, then follow the feed until stopped. A store that is away is waited for, with back-off and jitter.
 
@@ -52,7 +56,7 @@ class Refresher(threading.Thread):
         self._kept: Kept | None = None
         self._publisher: Publisher | None = None
         settings = service.settings
-        self._saver = Saver(settings, service.freshness, lambda: self._kept) if settings.mirror_folder else None
+        self._saver = Saver(settings, service.freshness, self._to_be_saved) if settings.mirror_folder else None
         self._store: EmbeddingStore | None = None
         self._stopped = threading.Event()
         self._delay_s = _FIRST_DELAY_S
@@ -133,6 +137,11 @@ class Refresher(threading.Thread):
             raise UnreadableModel(
                 "the published model can't be read: it is of another version, upgrade this service or the trainer"
             ) from error
+        if model.features and self._board is not None:
+            raise UnservableModel(
+                "the published model declares features, whose rows several workers don't share yet: set [serving] "
+                "workers = 1"
+            )
         kept = Kept(store, document, ItemMirror(store, model, _DECAY_SHARE))
         as_of_s = self._loaded(kept)
         self._hand_over(kept)
@@ -140,10 +149,17 @@ class Refresher(threading.Thread):
         self._service.freshness.confirm(as_of_s)
         return kept
 
+    def _to_be_saved(self) -> Kept | None:
+        """The file has items' rows alone: what features add to them would be missing at the start."""
+        kept = self._kept
+        return None if kept is None or kept.mirror.features is not None else kept
+
     def _loaded(self, kept: Kept) -> float:
         """Fill the mirror: monotonic time of which it holds all that was in the feed."""
         started_s = time.monotonic()
-        restored_s = restore(self._saver.path, kept) if self._saver is not None else None
+        restored_s = (
+            restore(self._saver.path, kept) if self._saver is not None and kept.mirror.features is None else None
+        )
         serves = self._service.live is not None or (self._board is not None and self._board.newest() > 0)
         if restored_s is not None and not serves:
             return restored_s

@@ -136,6 +136,9 @@ def initial(live: Live, tower: Literal["user", "item"], keys: U64) -> F32:
     if live.model.dense_layers:
         parameters = DenseParameters(live.model)
         layers = parameters.to_towers(parameters.read(live.store)).item
+    if live.mirror.features is not None:
+        with live.mirror.lock:
+            live.mirror.features.add_to_items(keys, vectors)
     return item_outputs(live.model, layers, vectors)
 
 

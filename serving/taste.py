@@ -11,6 +11,7 @@ import numpy as np
 from embedding_store.contract import F32, U64
 from embedding_store.errors import StoreUnavailable
 from embedding_store.ranking import Users
+from native.features import FeatureValues
 from serving.problems import Problem
 from serving.schemas import UserState
 from serving.service import Live, Service
@@ -36,13 +37,16 @@ class Taste:
     prior: float | None = None  # weight of log popularity; None: what the model begins with
 
 
-def tastes_of(service: Service, live: Live, keys: U64) -> list[Taste]:
-    """What the store knows of users, in one read. While it is down nobody is known, and nobody is called cold."""
+def tastes_of(service: Service, live: Live, keys: U64, request: FeatureValues | None = None) -> list[Taste]:
+    """What the store knows of users, in one read. While it is down nobody is known, and nobody is called cold.
+
+    request: a row for each, of the features of their requests.
+    """
     unreachable = Taste(None, NONE, None, cold=False, unreachable=True)
     if service.store_down:
         return [unreachable] * len(keys)
     try:
-        users = live.ranker.users(keys)
+        users = live.ranker.users(keys, request)
     except StoreUnavailable as error:
         log.warning("recommending without the users' histories: %s", ascii(str(error)))
         return [unreachable] * len(keys)

@@ -5,8 +5,8 @@ Histories as of each event, rows, and who may be compared with whom.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +14,13 @@ import numpy.typing as npt
 from embedding_store.contract import ENTRY, F32, I64, U64, Bool, EmbeddingStore, Histories, Rows
 from embedding_store.model import ModelSettings
 from ingest.columns import Events
+from native.features import REQUEST
 from native.grouping import grouped, in_order
 from native.histories import ever_known, known_before, newest_known, seen_before
 from native.key_index import KeyIndex, unique_keys
+from trainer.features import ExampleFeatures, FeatureReader, Recorded
 from trainer.replay import ReplayBuffer
+from trainer.row_reader import RowReader
 
 Entries = npt.NDArray[np.void]
 
@@ -54,6 +57,12 @@ class Examples:
     users: Rows | None  # (v,)
     user: I64  # (n,) number of the example's user, -1 without user vectors
     positive_weight: float  # of the fresh events
+    features: ExampleFeatures | None = None  # None: the model has none
+
+    @property
+    def vectors(self) -> F32:
+        """(u, dim) rows of the items, their features added."""
+        return self.items.vectors if self.features is None else self.features.vectors
 
 
 def positives(events: Events) -> Entries:
@@ -64,18 +73,6 @@ def positives(events: Events) -> Entries:
     entries["item"], entries["partition"] = events.item_key[rows], events.partition[rows]
     entries["weight"] = events.weight[rows]
     return entries
-
-
-class RowReader(Protocol):
-    """Where rows come from: the store, or the store with this worker's own writes laid over it."""
-
-    def lookup(self, table: str, keys: U64, *, with_state: bool = False, with_ids: bool = True) -> Rows:
-        """As `EmbeddingStore.lookup`."""
-
-    def histories_and_rows(
-        self, sequences: str, table: str, keys: U64, *, with_state: bool = False
-    ) -> tuple[Histories, Rows]:
-        """As `EmbeddingStore.histories_and_rows`."""
 
 
 class ExampleReader:
@@ -100,13 +97,23 @@ class ExampleReader:
         self._rows: RowReader = store if rows is None else rows
         self._replay, self._replays_per_event, self._with_state = replay, replays_per_event, with_state
         self._labels = labels
+        self._schema = model.feature_schema
+        self._of_requests = self._schema.has(REQUEST)
+        self._features = FeatureReader(store, self._schema, with_state=with_state) if self._schema else None
 
     def read(
-        self, events: Events, pending_users: U64, pending: Entries, *, again: bool = False
+        self,
+        events: Events,
+        pending_users: U64,
+        pending: Entries,
+        *,
+        again: bool = False,
+        recorded: Sequence[Recorded] = (),
     ) -> tuple[Examples, Past]:
         """Examples of `events` plus replays, and the events' past.
 
         pending_users (m,), pending (m,): users and entries of earlier positives that have not been applied yet.
+        recorded: features that have not been applied, those of `events` included.
         `again`, for events that were read before: rows are the store's, without the events' own gradients. Raises
         StoreUnavailable.
         """
@@ -150,8 +157,14 @@ class ExampleReader:
         index.add(item_keys)
         learned = is_positive | self._labels
         is_row = np.concatenate([learned, is_column[len(events) :]])
+        features: ExampleFeatures | None = None
+        if self._features is not None:
+            features = self._features.read(
+                rows, events, replayed, (item_keys, items.vectors), (users, numbers), recorded
+            )
         if own is None:
-            is_row &= (recent >= 0).any(axis=1)
+            has_something = (recent >= 0).any(axis=1)
+            is_row &= has_something if features is None else has_something | features.users.filled
         examples = Examples(
             fresh=len(events),
             items=items,
@@ -170,6 +183,7 @@ class ExampleReader:
             users=own,
             user=numbers if own is not None else np.full(len(targets), -1, np.int64),
             positive_weight=float(events.weight[is_positive].sum()),
+            features=features,
         )
         return examples, past
 
@@ -178,9 +192,13 @@ class ExampleReader:
         if not self._replays_per_event:
             return
         rows = events.label > 0
+        request = None
+        if self._of_requests and events.features is not None:
+            request = events.features.of_side(self._schema, REQUEST).take(np.flatnonzero(rows))
         self._replay.add(
-            events.user_key[rows], events.item_key[rows], past.recent[rows], past.lengths[rows], past.ever[rows]
-        )
+            events.user_key[rows], events.item_key[rows], past.recent[rows], past.lengths[rows], past.ever[rows],
+            request,
+        )  # fmt: skip
 
     def _past(self, events: Events, histories: Histories, fresh: tuple[I64, Entries], user: I64) -> Past:
         n = len(events)

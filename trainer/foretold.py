@@ -44,7 +44,7 @@ NOTHING = Foretold(0)
 def predicted(examples: Examples, model: ModelSettings, towers: Towers, clock: int, intercept: float, rows: I64) -> F64:
     """(n,) chance that some of the events are positives. Those without anything to predict from have the item's."""
     users, prior = user_outputs(examples, model, towers, rows)
-    items = item_outputs(model, towers.item, examples.items.vectors[examples.target[rows]])
+    items = item_outputs(model, towers.item, examples.vectors[examples.target[rows]])
     popularity = log_popularity(examples, model, clock, examples.target[rows])
     return sigmoid(np.einsum("ij,ij->i", users, items) + prior * popularity + np.float32(intercept))
 
@@ -101,7 +101,7 @@ def _scores(
     """((n,) of the rows' own items, (n, m) of the columns): what serving would rank by."""
     users, prior = user_outputs(examples, model, towers, rows)
     needed, numbers = np.unique(np.concatenate([examples.target[rows], columns]), return_inverse=True)
-    items = item_outputs(model, towers.item, examples.items.vectors[needed])
+    items = item_outputs(model, towers.item, examples.vectors[needed])
     popularity = log_popularity(examples, model, clock, needed)
     at, others = numbers[: len(rows)], numbers[len(rows) :]
     own = np.einsum("ij,ij->i", users, items[at]) + prior * popularity[at]
@@ -114,9 +114,11 @@ def user_outputs(examples: Examples, model: ModelSettings, towers: Towers, rows:
     gates, recent, bucket = towers.gates, examples.recent[rows], bucket_of(examples.length[rows])
     shares = np.empty((len(rows), *gates.logits.shape), np.float32)
     pooled = np.empty((len(rows), model.dim), np.float32)
-    pool_histories(examples.items.vectors, recent, gates.logits, gates.scales, bucket, shares, pooled)
+    pool_histories(examples.vectors, recent, gates.logits, gates.scales, bucket, shares, pooled)
     if examples.users is not None:
         pooled += examples.users.vectors[examples.user[rows]]
+    if examples.features is not None:
+        examples.features.users.add_to(pooled, examples.features.rows.vectors, rows)
     return towers_of.user_outputs(model, towers.user, pooled), gates.prior[bucket]
 
 

@@ -158,7 +158,7 @@ class Guard:
 
     def judged_step(self, step: Step, dim: int) -> Verdict | None:
         """On what was learned, all finite; None: apply it. Takes it in. dim: columns of a row that are its vector."""
-        longest = max(_longest(step.item_gradients, dim), _longest(step.user_gradients, dim))
+        longest = max(_longest(step.of(table)[1], dim) for table in ("item", "user", "feature"))
         if longest <= 0.0:
             return None
         now, usual = math.log(longest), self._longest.mean

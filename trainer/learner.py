@@ -9,11 +9,14 @@ with f the share of fresh examples and p_j the item's share of decayed popularit
 q as in the prior: the current one knows the targets. A replay drops each item of its history with probability
 `replay_drop`. Gates (`embedding_store.towers`) learn from fresh events in their first pass only: learned on replays
 they fit what is already known by heart.
+
+Rows of features are added to items' rows and to users' vectors, so that their gradients are those: summed over the
+items that have one, averaged over the rows of users and requests.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -62,9 +65,13 @@ class Step:
     loss: float
     rows: int
     finite: bool  # and no larger than the store takes
+    feature_keys: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # of a model with features
+    feature_gradients: F32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
     def of(self, side: str) -> tuple[U64, F32]:
-        """(keys, gradients) of side `item` or `user`."""
+        """(keys, gradients) of table `item`, `user` or `feature`."""
+        if side == "feature":
+            return self.feature_keys, self.feature_gradients
         return (self.item_keys, self.item_gradients) if side == "item" else (self.user_keys, self.user_gradients)
 
 
@@ -94,19 +101,24 @@ class Learner:
         again: the events have moved the dense parameters already, and do not once more.
         """
         columns = self._popularity(examples, clock)
-        n = examples.fresh
+        n, features = examples.fresh, examples.features
         if not self._settings.deltas:
             items = np.zeros_like(examples.items.vectors)
             users = np.zeros((len(examples.user_keys), self._model.dim), np.float32)
             copies = _Rows(examples.items.vectors, items, *self._users(examples, users))
+            if features is not None:
+                copies.features, copies.feature_gradients = features.rows.vectors, np.zeros_like(features.rows.vectors)
             loss, weight, finite = self._pass(
                 examples, np.arange(len(examples.target)), copies, columns, gates=not again, dense=not again
             )
-            return self._answer(examples, items, users, loss, weight, finite)
+            return self._answer(examples, items, users, copies.feature_gradients, loss, weight, finite)
         item_copies = Copies(self._tables["item"], examples.items, clock)
         user_copies = None if examples.users is None else Copies(self._tables["user"], examples.users, clock)
         own = (None, None) if user_copies is None else (user_copies.vectors, user_copies.gradients)
         copies = _Rows(item_copies.vectors, item_copies.gradients, *own)
+        feature_copies = None if features is None else Copies(self._tables["feature"], features.rows, clock)
+        if feature_copies is not None:
+            copies.features, copies.feature_gradients = feature_copies.vectors, feature_copies.gradients
         loss, weight, finite = 0.0, 0.0, True
         passes, update = self._settings.passes, self._settings.update_events or n
         replays = (len(examples.target) - n) // max(1, n * passes)  # of an event in a pass
@@ -119,22 +131,29 @@ class Learner:
                     one = self._pass(examples, rows, copies, columns, gates=number == 0 and not again, dense=not again)
                     loss, weight, finite = loss + one[0], weight + one[1], finite and one[2]
                     item_copies.step(self._settings.row_penalty)
-                    if user_copies is not None:
-                        user_copies.step(self._settings.row_penalty)
+                    for more in (user_copies, feature_copies):
+                        if more is not None:
+                            more.step(self._settings.row_penalty)
         users = np.zeros((0, self._model.dim), np.float32) if user_copies is None else user_copies.deltas()
-        return self._answer(examples, item_copies.deltas(), users, loss, weight, finite)
+        taught = None if feature_copies is None else feature_copies.deltas()
+        return self._answer(examples, item_copies.deltas(), users, taught, loss, weight, finite)
 
     @staticmethod
     def _users(examples: Examples, gradients: F32) -> tuple[F32 | None, F32 | None]:
         return (None, None) if examples.users is None else (examples.users.vectors, gradients)
 
-    def _answer(self, examples: Examples, items: F32, users: F32, loss: float, weight: float, finite: bool) -> Step:
-        bounded = _bounded(items) and _bounded(users)
+    def _answer(
+        self, examples: Examples, items: F32, users: F32, features: F32 | None, loss: float, weight: float, finite: bool
+    ) -> Step:
+        features = np.zeros((0, items.shape[1]), np.float32) if features is None else features
+        bounded = _bounded(items) and _bounded(users) and _bounded(features)
         return Step(
             item_keys=examples.item_keys,
             item_gradients=items,
             user_keys=examples.user_keys,
             user_gradients=users,
+            feature_keys=np.zeros(0, np.uint64) if examples.features is None else examples.features.keys,
+            feature_gradients=features,
             loss=loss / max(1.0, weight),
             rows=int(examples.is_row.sum()),
             finite=finite and bounded,
@@ -157,31 +176,41 @@ class Learner:
             recent[replayed] = np.where(kept, recent[replayed], -1)
         target, bucket = examples.target[chosen], bucket_of(examples.length[chosen])
         is_row = examples.is_row[chosen] & live
+        features, items, own = examples.features, at.items, np.where(live, order, -1)
         if at.users is None:
-            is_row &= (recent >= 0).any(axis=1)
+            something = (recent >= 0).any(axis=1)
+            is_row &= something if features is None else something | features.users.filled[chosen]
+        if features is not None and at.features is not None:
+            items = features.on_items(at.items, at.features)
         weight = np.where(is_row, examples.weight[chosen], np.float32(0.0))
 
         opened = self._dense.gates
         shares = np.empty((len(order), *opened.logits.shape), np.float32)
         pooled = np.empty((len(order), self._model.dim), np.float32)
-        pool_histories(at.items, recent, opened.logits, opened.scales, bucket, shares, pooled)
+        pool_histories(items, recent, opened.logits, opened.scales, bucket, shares, pooled)
         if at.users is not None:
             pooled[live] += at.users[examples.user[order[live]]]
+        if features is not None and at.features is not None:
+            features.users.add_to(pooled, at.features, own)
         prior, popularity = opened.prior[bucket], columns.log_popularity[target]
         if self._binary is not None:
-            found = self._binary(pooled, at.items[target], prior, popularity, examples.label[chosen], weight, fit=gates)
+            found = self._binary(pooled, items[target], prior, popularity, examples.label[chosen], weight, fit=gates)
         else:
             mask = self._mask(examples, chosen, live, group)
             bias = columns.bias(target, fresh.sum() / max(1, live.sum()))
-            found = self._step(pooled, at.items[target], prior, popularity, bias, mask, weight)
+            found = self._step(pooled, items[target], prior, popularity, bias, mask, weight)
 
         add_rows(found.items, np.where(live, target, -1), at.item_gradients)
         pool_gradients(found.users, recent, shares, opened.scales, bucket, at.item_gradients)
         if at.users is not None and at.user_gradients is not None:
             add_rows(found.users, np.where(live, examples.user[chosen], -1), at.user_gradients)
+        if features is not None and at.feature_gradients is not None:
+            # an item's gradient, which is of this pass alone, is that of each row that was added to its own
+            features.items.add_gradients(at.feature_gradients, at.item_gradients)
+            features.users.add_mean_gradients(at.feature_gradients, found.users, np.where(weight > 0, own, -1))
         finite = bool(np.isfinite(found.loss)) and all(_bounded(g) for g in (found.users, found.items, found.dense))
         if finite and (gates or (dense and self._model.dense_layers)):
-            self._learn_dense(found.dense, found.prior, found.users, at.items, recent, shares, bucket, fresh & is_row,
+            self._learn_dense(found.dense, found.prior, found.users, items, recent, shares, bucket, fresh & is_row,
                               gates=gates, rows=int(is_row.sum()))  # fmt: skip
         return found.loss, float(weight.sum()), finite
 
@@ -244,7 +273,7 @@ def _bounded(gradients: F32) -> bool:
     return within(gradients, _LARGEST)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Rows:
     """Rows as they stand, and where their gradients go."""
 
@@ -252,6 +281,8 @@ class _Rows:
     item_gradients: F32
     users: F32 | None
     user_gradients: F32 | None
+    features: F32 | None = None
+    feature_gradients: F32 | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,9 @@ class Prequential:
         if examples.users is not None:
             numbers = examples.user[: len(events)][rows]
             own = examples.users.vectors[numbers] * examples.users.found[numbers, None]
+        if examples.features is not None:
+            own = np.zeros((len(rows), self._model.dim), np.float32) if own is None else own
+            examples.features.users.add_to(own, examples.features.rows.vectors, rows)
         offsets, seen = _taken(past, rows)
         targets = events.item_key[rows]
         arrivals = Arrivals(rows, events.item_key, (events.weight * (events.label > 0)).astype(np.float32))

@@ -20,6 +20,7 @@ from trainer.copies import check_deltas
 from trainer.dense import DenseWorker
 from trainer.examples import ExampleReader
 from trainer.exclusion import Exclusion
+from trainer.features import recorded_of
 from trainer.guard import Verdict
 from trainer.guarded import GuardedLearner, Policy, Rewind
 from trainer.identities import Identities
@@ -86,7 +87,9 @@ class Worker:
         check_deltas(model, settings)
         self._dense = DenseWorker(store, model, settings.dense_learning_rate, settings.gate_learning_rate)
         self._replay = ReplayBuffer(settings.replay_capacity, model.history_length, rng)
-        self._pending = Pending(model.dim, model.tables()["item"].state_dim if settings.deltas else None)
+        self._schema = model.feature_schema
+        state_dim = model.tables()["item"].state_dim if settings.deltas else None
+        self._pending = Pending(model.dim, state_dim, self._schema)
         rows = OwnWrites(store, self._pending) if settings.read_your_writes else store
         replays = settings.replay * settings.passes
         self._reader = ExampleReader(
@@ -294,7 +297,8 @@ class Worker:
         events = self._screened(batch)
         if len(events):
             self._latest = self._clocks_before()
-            examples, past = self._reader.read(events, self._pending.users, self._pending.entries)
+            told = [*self._pending.recorded, *recorded_of(events, batch.profiles, self._schema)]
+            examples, past = self._reader.read(events, self._pending.users, self._pending.entries, recorded=told)
             started = self._metrics.stage("read", started)
             if not self._progress.replaying:
                 self._prequential.measure(events, past, examples)
@@ -430,7 +434,8 @@ class Worker:
     def _learn_anew(self, i: int) -> None:
         learned, read_at = self._pending.learned[i], self._clocks()
         users, entries = self._pending.users[: learned.before], self._pending.entries[: learned.before]
-        examples, _ = self._reader.read(learned.events, users, entries, again=True)
+        told = self._pending.recorded[: learned.recorded]
+        examples, _ = self._reader.read(learned.events, users, entries, again=True, recorded=told)
         step = self._learner.learn(examples, max(read_at), again=True)
         self._pending.relearned(i, step, read_at)
         self._metrics.relearned.inc()

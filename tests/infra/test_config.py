@@ -213,3 +213,50 @@ def test_the_example_loads_as_it_is_and_with_its_comments_taken_away() -> None:
     values = tomllib.loads(opened)
     assert set(values) == set(TowlineConfig.model_fields)
     TowlineConfig.model_validate(values)  # so every key in it is known and every value is usable
+
+
+FEATURES = """
+[[model.features]]
+name = "genre"
+of = "item"
+kind = "categories"
+
+[[model.features]]
+name = "age"
+of = "user"
+kind = "number"
+boundaries = [18, 25]
+"""
+
+
+def test_features_are_tables_of_a_list_in_file_environment_and_what_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "towline.toml"
+    path.write_text(FEATURES)
+    model = load(path, {}).config.model
+    assert [(f.name, f.of, f.kind, f.boundaries) for f in model.features] == [
+        ("genre", "item", "categories", ()), ("age", "user", "number", (18.0, 25.0)),
+    ]  # fmt: skip
+    path.write_text(as_toml(load(path, {}).config))
+    assert load(path, {}).config.model == model
+    one = load(None, {"TOWLINE_MODEL__FEATURES": '[{name="x", of="user", kind="category"}]'}).config.model.features
+    assert [(f.name, f.of) for f in one] == [("x", "user")]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (("boundaries = [18, 25]", "boundaries = [25, 18]"), "boundaries must rise, and 18 comes after 25"),
+        (("boundaries = [18, 25]", "bounds = [18, 25]"), "unknown key 'bounds' in [model.features], did you mean"),
+        (('of = "user"', 'of = "shop"'), 'expected one of "item", "user", "request"'),
+        (('name = "age"', 'name = "genre"'), "feature 'genre' is declared 2 times"),
+        (('name = "age"', 'name = "label"'), "a feature can't be named 'label'"),
+    ],
+)
+def test_a_feature_that_can_not_be_is_named_with_the_remedy(
+    tmp_path: Path, changed: tuple[str, str], said: str
+) -> None:
+    path = tmp_path / "towline.toml"
+    path.write_text(FEATURES.replace(*changed))
+    with pytest.raises(ConfigError) as caught:
+        load(path, {})
+    assert said in str(caught.value)
