@@ -16,7 +16,7 @@ from native.pooling import pool_histories
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """score = Σ clocks + own + bias + popularity, and Σ clocks = Σ contributions, but for rounding.
+    """score = Σ clocks + own + bias + popularity + transition, and Σ clocks = Σ contributions, but for rounding.
 
     Of a user who is not warm, or whose vector is not finite, the score is the log of decayed popularity alone, and the
     rest is zero and empty.
@@ -32,6 +32,7 @@ class Explanation:
     own: float  # what the user's own id vector adds
     bias: float  # what dense layers add whatever the history says, as far as the ReLUs that are open now stay open
     popularity: float
+    transition: float  # what came next after the user's newest item
     keys: U64  # (h,) items of the pooled history that have a row, each once
     ids: list[bytes]  # h
     times: I64  # (h,) places of the history that the item has
@@ -45,24 +46,26 @@ def explain(model: ModelSettings, ranker: Ranker, user: int, item: int) -> Expla
     output O; without any, w = O and bias = 0. With shares and scales s of `native.pooling`, place k adds
     Σ_v s_v·share_vk·(row_k[part v] · w[part v]). Temperature, and for cosines the user's norm, are factors of w.
     """
-    histories, own = ranker.read(np.array([user], np.uint64))
+    histories, own, counted = ranker.read(np.array([user], np.uint64))
     target = np.array([item], np.uint64)
     nothing = np.zeros(0, np.uint64)
     recent, lengths = recent_items(histories, model.history_length)
     pooled_keys = recent[0, : int(lengths[0])]
     with ranker.mirror.lock:
-        users = ranker.users_of(histories, own)
+        users = ranker.users_of(histories, own, counted)
         row = ranker.mirror.items(target)
         seen = bool((users.seen_keys == item).any())
         others = users.seen_keys[users.seen_keys != item]
         personal = bool(users.warm[0] and np.isfinite(users.vectors).all())
         vector, prior = (users.vectors[0], float(users.prior[0])) if personal else (None, None)
-        score = float(ranker.score(vector, target, prior=prior)[0])
-        rank = ranker.rank(vector, exclude=others, target=item, prior=prior)
+        boost = users.boost(0) if personal else None
+        score = float(ranker.score(vector, target, prior=prior, boost=boost)[0])
+        rank = ranker.rank(vector, exclude=others, target=item, prior=prior, boost=boost)
         if vector is None:
             none = np.zeros(0, np.float32)
             times = np.zeros(0, np.int64)
-            return Explanation(users, row, personal, score, rank, seen, none, 0.0, 0.0, score, nothing, [], times, none)
+            return Explanation(users, row, personal, score, rank, seen, none, 0.0, 0.0, score, 0.0, nothing, [], times,
+                               none)  # fmt: skip
         rows, found = ranker.mirror.raw_vectors(pooled_keys)
         slots = np.full((1, recent.shape[1]), -1, np.int64)
         slots[0, : len(found)] = np.where(found, np.arange(len(found)), -1)
@@ -79,6 +82,7 @@ def explain(model: ModelSettings, ranker: Ranker, user: int, item: int) -> Expla
     clocks = (pooled[0] * pull).reshape(parts, -1).sum(axis=1)
     own_part = float(own_vector[0] @ pull)
     dot = float(vector @ row.vectors[0])
+    transition = 0.0 if boost is None else float(boost.values[boost.keys == item].sum())
     per_clock = (rows * pull).reshape(len(rows), parts, -1).sum(axis=2)  # (places, clocks)
     weights = gates.scales[:, bucket[0]] * shares[0, :, : len(rows)].T  # (places, clocks)
     added = np.zeros(len(distinct), np.float32)
@@ -94,7 +98,8 @@ def explain(model: ModelSettings, ranker: Ranker, user: int, item: int) -> Expla
         clocks,
         own_part,
         dot - float(clocks.sum()) - own_part if model.dense_layers else 0.0,
-        score - dot,
+        score - dot - transition,
+        transition,
         distinct[order],
         [ids[i] for i in order.tolist()],
         np.bincount(places, minlength=len(distinct))[order],

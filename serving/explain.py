@@ -74,6 +74,7 @@ def _parts(live: Live, why: explaining.Explanation) -> ScoreParts:
         user_id_vector=_number(why.own) if why.personal and live.model.user_id_vector else None,
         dense_bias=_number(why.bias) if why.personal and live.model.dense_layers else None,
         popularity=_number(why.popularity),
+        transition=_number(why.transition) if why.personal and live.model.successors else None,
     )
 
 

@@ -94,6 +94,9 @@ class ScoreParts(msgspec.Struct):
     user_id_vector: Annotated[Score | None, Meta(description="the user's own vector; null: the model has none")]
     dense_bias: Annotated[Score | None, Meta(description="of dense layers, whatever the history; null: none")]
     popularity: Score | None
+    transition: Annotated[
+        Score | None, Meta(description="of what comes next after the user's newest item; null: the model has none")
+    ]
 
 
 class Contribution(msgspec.Struct):

@@ -165,6 +165,7 @@ class ScoreParts:
     user_id_vector: float | None
     dense_bias: float | None
     popularity: float | None
+    transition: float | None = None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from embedding_store.contract import ENTRY, F32, I64, U64, Bool, EmbeddingStore, Histories, Rows
 from embedding_store.model import ModelSettings
+from embedding_store.transitions import Boosts, StoredTransitions
 from ingest.columns import Events
 from native.grouping import grouped, in_order
 from native.histories import ever_known, known_before, newest_known, seen_before
@@ -31,6 +32,7 @@ class Past:
     seen_offsets: I64  # (n + 1,)
     seen: U64  # items of event i: seen[seen_offsets[i]:seen_offsets[i + 1]], repeats allowed
     ever: I64  # (n,) items of the whole history, as far as it is kept
+    after: Boosts | None = None  # transitions from the newest item; None: the model keeps none
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,16 @@ class Examples:
     users: Rows | None  # (v,)
     user: I64  # (n,) number of the example's user, -1 without user vectors
     positive_weight: float  # of the fresh events
+    after: After | None = None  # transitions from the newest item of each fresh event; None: the model keeps none
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """What came next, and `evidence` of it: items[bounds[i]:bounds[i + 1]] after the newest item of fresh event i."""
+
+    bounds: I64  # (fresh + 1,)
+    items: I64  # numbers of those that occur here
+    values: F32
 
 
 def positives(events: Events) -> Entries:
@@ -100,6 +112,7 @@ class ExampleReader:
         self._rows: RowReader = store if rows is None else rows
         self._replay, self._replays_per_event, self._with_state = replay, replays_per_event, with_state
         self._labels = labels
+        self._transitions = StoredTransitions(store)
 
     def read(
         self, events: Events, pending_users: U64, pending: Entries, *, again: bool = False
@@ -170,6 +183,7 @@ class ExampleReader:
             users=own,
             user=numbers if own is not None else np.full(len(targets), -1, np.int64),
             positive_weight=float(events.weight[is_positive].sum()),
+            after=None if past.after is None else _numbered(past.after, index),
         )
         return examples, past
 
@@ -192,7 +206,15 @@ class ExampleReader:
         offsets, seen = _seen(lists, user, stored_known, fresh_known)
         ever = np.empty(n, np.int64)
         ever_known(*lists, user, stored_known, fresh_known, ever)
-        return Past(recent, lengths, offsets, seen, ever)
+        after = self._transitions.after(recent[:, 0], lengths) if self._model.successors else None
+        return Past(recent, lengths, offsets, seen, ever, after)
+
+
+def _numbered(after: Boosts, index: KeyIndex) -> After:
+    numbers = index.find(after.keys)
+    here = numbers >= 0
+    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(here)])[after.offsets]
+    return After(bounds, numbers[here], after.values[here])
 
 
 def _everything(histories: Histories, fresh: tuple[I64, Entries]) -> tuple[I64, U64]:

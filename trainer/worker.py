@@ -34,6 +34,7 @@ from trainer.progress import Progress
 from trainer.replay import ReplayBuffer
 from trainer.replay_restore import fill
 from trainer.settings import TrainerSettings
+from trainer.transitions import check_transitions
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ class Worker:
         self._tables = tuple(model.tables())
         self._model, self._published = model, False
         check_deltas(model, settings)
+        check_transitions(model, settings)
         self._dense = DenseWorker(store, model, settings.dense_learning_rate, settings.gate_learning_rate)
         self._replay = ReplayBuffer(settings.replay_capacity, model.history_length, rng)
         self._pending = Pending(model.dim, model.tables()["item"].state_dim if settings.deltas else None)
@@ -285,7 +287,7 @@ class Worker:
         self._exclusion = Exclusion(ranges)
 
     def _learn(self, batch: MicroBatch) -> None:
-        step = verdict = None
+        step = verdict = past = None
         started = time.perf_counter()
         batch, excluded = self._exclusion.without(batch)
         if excluded:
@@ -308,7 +310,13 @@ class Worker:
                 self._metrics.learned(step)
                 self._reader.keep(events, past)
         if verdict is None:
-            self._pending.add(batch, step, events, self._latest if step is not None else ())
+            self._pending.add(
+                batch,
+                step,
+                events,
+                self._latest if step is not None else (),
+                past if self._model.successors else None,
+            )
             self._metrics.took(batch)
         else:
             self._quarantine(batch, events, verdict)
