@@ -26,7 +26,8 @@ class ItemParts:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """score = Σ clocks + own + Σ features + bias + popularity, and Σ clocks = Σ contributions, but for rounding.
+    """score = Σ clocks + own + Σ features + bias + popularity + transition, and Σ clocks = Σ contributions, but for
+    rounding.
 
     Of a user who is not warm, or whose vector is not finite, the score is the log of decayed popularity alone, and the
     rest is zero and empty.
@@ -43,6 +44,7 @@ class Explanation:
     features: dict[int, float]  # what each feature of the user and the request adds, by its number in the model
     bias: float  # what dense layers add whatever the history says, as far as the ReLUs that are open now stay open
     popularity: float
+    transition: float  # what came next after the user's newest item
     keys: U64  # (h,) items of the pooled history that have a row, each once
     ids: list[bytes]  # h
     times: I64  # (h,) places of the history that the item has
@@ -61,26 +63,27 @@ def explain(
     output O; without any, w = O and bias = 0. With shares and scales s of `native.pooling`, place k adds
     Σ_v s_v·share_vk·(row_k[part v] · w[part v]). Temperature, and for cosines the user's norm, are factors of w.
     """
-    histories, own = ranker.read(np.array([user], np.uint64))
+    histories, own, counted = ranker.read(np.array([user], np.uint64))
     features = ranker.features(np.array([user], np.uint64), request)
     target = np.array([item], np.uint64)
     nothing = np.zeros(0, np.uint64)
     recent, lengths = recent_items(histories, model.history_length)
     pooled_keys = recent[0, : int(lengths[0])]
     with ranker.mirror.lock:
-        users = ranker.users_of(histories, own, features)
+        users = ranker.users_of(histories, own, counted, features)
         row = ranker.mirror.items(target)
         seen = bool((users.seen_keys == item).any())
         others = users.seen_keys[users.seen_keys != item]
         personal = bool(users.warm[0] and np.isfinite(users.vectors).all())
         vector, prior = (users.vectors[0], float(users.prior[0])) if personal else (None, None)
-        score = float(ranker.score(vector, target, prior=prior)[0])
-        rank = ranker.rank(vector, exclude=others, target=item, prior=prior)
+        boost = users.boost(0) if personal else None
+        score = float(ranker.score(vector, target, prior=prior, boost=boost)[0])
+        rank = ranker.rank(vector, exclude=others, target=item, prior=prior, boost=boost)
         if vector is None:
             none = np.zeros(0, np.float32)
             times = np.zeros(0, np.int64)
             return Explanation(
-                users, row, personal, score, rank, seen, none, 0.0, {}, 0.0, score, nothing, [], times, none, None
+                users, row, personal, score, rank, seen, none, 0.0, {}, 0.0, score, 0.0, nothing, [], times, none, None
             )
         rows, found = ranker.mirror.raw_vectors(pooled_keys)
         slots = np.full((1, recent.shape[1]), -1, np.int64)
@@ -103,6 +106,8 @@ def explain(
     clocks = (pooled[0] * pull).reshape(parts, -1).sum(axis=1)
     own_part = float(own_vector[0] @ pull)
     of_features = {number: float(part @ pull) for number, part in added.items()}
+    dot = float(vector @ row.vectors[0])
+    transition = 0.0 if boost is None else float(boost.values[boost.keys == item].sum())
     per_clock = (rows * pull).reshape(len(rows), parts, model.dim // parts).sum(axis=2)  # (places, clocks)
     weights = gates.scales[:, bucket[0]] * shares[0, :, : len(rows)].T  # (places, clocks)
     contributions = np.zeros(len(distinct), np.float32)
@@ -119,7 +124,8 @@ def explain(
         own_part,
         of_features,
         dot - float(clocks.sum()) - own_part - sum(of_features.values()) if model.dense_layers else 0.0,
-        score - dot,
+        score - dot - transition,
+        transition,
         distinct[order],
         [ids[i] for i in order.tolist()],
         np.bincount(places, minlength=len(distinct))[order],

@@ -15,17 +15,19 @@ from native.features import ITEM, USER, FeatureSchema
 
 
 class ModelSettings(BaseModel):
-    """`[model]` of towline.toml: a two-tower model over tables `item`, `history`, `dense` and, on demand, `user`,
+    """`[model]` of towline.toml: a two-tower model over tables `item`, `history`, `dense`; on demand `user`, `next`,
     `feature` and records of features.
 
     An item's row is cut evenly among the `clocks`. User: for each clock, the mean of that part of the rows of the last
     `history_length` items, weighted by recency^k at first (k = 0 the newest) and by learned position weights then;
     scaled by a learned factor per clock and bucket of history length; plus the user's own id vector if
-    `user_id_vector`. Score: dot product + a · log of decayed popularity, a learned per bucket. Without `learned_gates`
-    position weights, factors (1) and a (`popularity_weight`) stay as they begin. Item and user rows learn by
-    `optimizer`, `schedule`, `regularization` and `clip_norm`, in the store. With `dense_layers` both sides pass through
-    a ReLU network of those widths first. `cosine` divides both outputs by their lengths, `temperature` the user's.
-    Rows of declared `features` are added to an item's row wherever that is used, and to the user's vector.
+    `user_id_vector`. Score: dot product + a · log of decayed popularity, a learned per bucket; with `successors`,
+    + g · log evidence of what came next after the user's newest item, g learned per bucket. Without `learned_gates`
+    position weights, factors (1), a (`popularity_weight`) and g (`transition_weight`) stay as they begin. Item and
+    user rows learn by `optimizer`, `schedule`, `regularization` and `clip_norm`, in the store. With `dense_layers` both
+    sides pass through a ReLU network of those widths first. `cosine` divides both outputs by their lengths,
+    `temperature` the user's. Rows of declared `features` are added to an item's row wherever that is used, and to the
+    user's vector.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -48,6 +50,12 @@ class ModelSettings(BaseModel):
         0.01, gt=0, le=1, allow_inf_nan=False, description="decayed popularity counts as no less: in positive events"
     )
     popularity_half_life: int = Field(1000, ge=1, description="events after which an item's popularity has halved")
+    successors: int = Field(
+        0, ge=0, le=1024, description="newest transitions kept per item: what its users liked next; 0: none"
+    )
+    transition_weight: float = Field(
+        0.5, ge=0, le=10, allow_inf_nan=False, description="of log transitions from the user's newest item, at first"
+    )
     initial_std: float = Field(0.03, gt=0, le=1)
     optimizer: Optimizer = Field(default_factory=Adagrad)
     schedule: Schedule = Field(default_factory=Constant)
@@ -148,6 +156,17 @@ class ModelSettings(BaseModel):
                 remember_events=self.remember_events,
             ),
         }
+        if self.successors:
+            specs["next"] = TableSpec(
+                name="next",
+                kind="sequence",
+                length=self.successors,
+                shards=self.shards,
+                popularity_half_life=self.popularity_half_life,
+                max_rows=self.item_max_rows or None,
+                ttl_s=self.item_ttl_s or None,
+                remember_events=self.remember_events,
+            )
         if self.user_id_vector:
             specs["user"] = self._vectors("user", self.seed + 1, self.user_max_rows, self.user_ttl_s)
         if self.features:

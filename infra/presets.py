@@ -27,8 +27,8 @@ class LearningSettings(BaseModel):
 
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    # The defaults of the settings themselves, and a micro-batch for each update.
-    "quality": {"ingest": {"batch_events": 64}},
+    # The defaults of the settings themselves with longer histories and transitions, and a micro-batch for each update.
+    "quality": {"model": {"history_length": 50, "successors": 64}, "ingest": {"batch_events": 64}},
     # Half as wide, two passes with half as many replays.
     "balanced": {
         "model": {"dim": 64},
@@ -54,6 +54,7 @@ def overlaid(values: dict[str, Any]) -> dict[str, Any]:
     if isinstance(learning, dict) and learning.get("loss") == "bce":
         preset = {
             **preset,
+            "model": {**preset.get("model", {}), "successors": 0},  # labels are not predicted from them
             "trainer": {**preset.get("trainer", {}), "loss": "bce", "replay": 0, "label_smoothing": 0.0},
         }
     merged = dict(values)

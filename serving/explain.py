@@ -87,6 +87,7 @@ def _parts(live: Live, why: explaining.Explanation) -> ScoreParts:
         popularity=_number(why.popularity),
         features=_features(live, why.features),
         item=_item(live, why.of_item),
+        transition=_number(why.transition) if why.personal and live.model.successors else None,
     )
 
 

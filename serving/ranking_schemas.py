@@ -113,6 +113,9 @@ class ScoreParts(msgspec.Struct):
     popularity: Score | None
     features: Annotated[list[FeaturePart], Meta(description="of the user and the request, as far as declared")]
     item: Annotated[ItemParts | None, Meta(description="null: the model declares no features of items")]
+    transition: Annotated[
+        Score | None, Meta(description="of what comes next after the user's newest item; null: the model has none")
+    ]
 
 
 class Contribution(msgspec.Struct):

@@ -166,6 +166,7 @@ def ranked_all(
             np.array([tastes[i].prior for i in lot], np.float32),
             [wants[i].excluded(tastes[i]) for i in lot],
             [wants[i].asked.k for i in lot],
+            [tastes[i].boost for i in lot],
         )
         passed.update(zip(lot, ranked, strict=True))
     for i, (want, taste) in enumerate(zip(wants, tastes, strict=True)):
@@ -180,7 +181,9 @@ def ranked_all(
         exclude = want.excluded(taste)
         yield (
             strategy,
-            live.ranker.recommend(vector, exclude=exclude, k=want.asked.k, only=want.only, prior=taste.prior),
+            live.ranker.recommend(
+                vector, exclude=exclude, k=want.asked.k, only=want.only, prior=taste.prior, boost=taste.boost
+            ),
         )
 
 

@@ -42,7 +42,7 @@ class ScoreRoutes:
         (taste,) = tastes_of(self._service, live, ids.keys_of([identity]), given(live, asked.features))
         strategy, vector = ranked_by(live, taste, asked.fallback)
         found = rows.read(self._service, live, "item", keys)
-        scores = live.ranker.score(vector, keys, prior=taste.prior)
+        scores = live.ranker.score(vector, keys, prior=taste.prior, boost=taste.boost)
         document = Scores(
             scores=[
                 None if number is None else msgspec.Raw(number)

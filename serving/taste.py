@@ -11,6 +11,7 @@ import numpy as np
 from embedding_store.contract import F32, U64
 from embedding_store.errors import StoreUnavailable
 from embedding_store.ranking import Users
+from embedding_store.transitions import Boosts
 from native.features import FeatureValues
 from serving.problems import Problem
 from serving.schemas import UserState
@@ -35,6 +36,7 @@ class Taste:
     cold: bool
     unreachable: bool = False  # the store could not be asked
     prior: float | None = None  # weight of log popularity; None: what the model begins with
+    boost: Boosts | None = None  # what transitions from his newest item add to scores
 
 
 def tastes_of(service: Service, live: Live, keys: U64, request: FeatureValues | None = None) -> list[Taste]:
@@ -60,7 +62,14 @@ def tastes_of(service: Service, live: Live, keys: U64, request: FeatureValues | 
 def _taste(users: Users, i: int, warm: bool) -> Taste:
     seen = users.seen_keys[users.seen_offsets[i] : users.seen_offsets[i + 1]]
     vector = users.vectors[i] if warm else None
-    return Taste(vector, seen, state_of(users, i), cold=not warm, prior=float(users.prior[i]))
+    return Taste(
+        vector,
+        seen,
+        state_of(users, i),
+        cold=not warm,
+        prior=float(users.prior[i]),
+        boost=users.boost(i) if warm else None,
+    )
 
 
 def state_of(users: Users, i: int = 0) -> UserState | None:

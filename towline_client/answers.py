@@ -185,6 +185,7 @@ class ScoreParts:
     popularity: float | None
     features: list[FeaturePart]
     item: ItemParts | None
+    transition: float | None = None
 
 
 @dataclass(frozen=True)

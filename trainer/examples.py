@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from embedding_store.contract import ENTRY, F32, I64, U64, Bool, EmbeddingStore, Histories, Rows
 from embedding_store.model import ModelSettings
+from embedding_store.transitions import Boosts, StoredTransitions
 from ingest.columns import Events
 from native.features import REQUEST
 from native.grouping import grouped, in_order
@@ -34,6 +35,7 @@ class Past:
     seen_offsets: I64  # (n + 1,)
     seen: U64  # items of event i: seen[seen_offsets[i]:seen_offsets[i + 1]], repeats allowed
     ever: I64  # (n,) items of the whole history, as far as it is kept
+    after: Boosts | None = None  # transitions from the newest item; None: the model keeps none
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,21 @@ class Examples:
     positive_weight: float  # of the fresh events
     features: ExampleFeatures | None = None  # None: the model has none
 
+    after: After | None = None  # transitions from the newest item of each fresh event; None: the model keeps none
+
     @property
     def vectors(self) -> F32:
         """(u, dim) rows of the items, their features added."""
         return self.items.vectors if self.features is None else self.features.vectors
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """What came next, and `evidence` of it: items[bounds[i]:bounds[i + 1]] after the newest item of fresh event i."""
+
+    bounds: I64  # (fresh + 1,)
+    items: I64  # numbers of those that occur here
+    values: F32
 
 
 def positives(events: Events) -> Entries:
@@ -100,6 +113,7 @@ class ExampleReader:
         self._schema = model.feature_schema
         self._of_requests = self._schema.has(REQUEST)
         self._features = FeatureReader(store, self._schema, with_state=with_state) if self._schema else None
+        self._transitions = StoredTransitions(store)
 
     def read(
         self,
@@ -184,6 +198,7 @@ class ExampleReader:
             user=numbers if own is not None else np.full(len(targets), -1, np.int64),
             positive_weight=float(events.weight[is_positive].sum()),
             features=features,
+            after=None if past.after is None else _numbered(past.after, index),
         )
         return examples, past
 
@@ -210,7 +225,15 @@ class ExampleReader:
         offsets, seen = _seen(lists, user, stored_known, fresh_known)
         ever = np.empty(n, np.int64)
         ever_known(*lists, user, stored_known, fresh_known, ever)
-        return Past(recent, lengths, offsets, seen, ever)
+        after = self._transitions.after(recent[:, 0], lengths) if self._model.successors else None
+        return Past(recent, lengths, offsets, seen, ever, after)
+
+
+def _numbered(after: Boosts, index: KeyIndex) -> After:
+    numbers = index.find(after.keys)
+    here = numbers >= 0
+    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(here)])[after.offsets]
+    return After(bounds, numbers[here], after.values[here])
 
 
 def _everything(histories: Histories, fresh: tuple[I64, Entries]) -> tuple[I64, U64]:

@@ -8,7 +8,7 @@ An example's columns are the items of its group: fresh events and replays. The c
 with f the share of fresh examples and p_j the item's share of decayed popularity. Popularity is as before the batch, in
 q as in the prior: the current one knows the targets. A replay drops each item of its history with probability
 `replay_drop`. Gates (`embedding_store.towers`) learn from fresh events in their first pass only: learned on replays
-they fit what is already known by heart.
+they fit what is already known by heart. What transitions are worth is learned beside (`trainer.transitions`).
 
 Rows of features are added to items' rows and to users' vectors, so that their gradients are those: summed over the
 items that have one, averaged over the rows of users and requests.
@@ -37,6 +37,7 @@ from trainer.popularity import decayed, log_of
 from trainer.settings import TrainerSettings
 from trainer.similarity import scaled
 from trainer.softmax_step import SoftmaxStep, step_with_layers, step_without_layers
+from trainer.transitions import worth_gradients
 
 _LARGEST = MAX_GRADIENT / 1024
 """Largest gradient of a step: the sum of as many steps as a flush may hold is still one that the store takes."""
@@ -193,12 +194,16 @@ class Learner:
         if features is not None and at.features is not None:
             features.users.add_to(pooled, at.features, own)
         prior, popularity = opened.prior[bucket], columns.log_popularity[target]
+        d_transition = np.zeros_like(opened.transition)
         if self._binary is not None:
             found = self._binary(pooled, items[target], prior, popularity, examples.label[chosen], weight, fit=gates)
         else:
             mask = self._mask(examples, chosen, live, group)
             bias = columns.bias(target, fresh.sum() / max(1, live.sum()))
             found = self._step(pooled, items[target], prior, popularity, bias, mask, weight)
+            if gates and self._model.learned_gates:
+                d_transition = worth_gradients(self._model, self._dense.values, examples, order, fresh & is_row, pooled,
+                                               items[target], mask, popularity, bias, weight)  # fmt: skip
 
         add_rows(found.items, np.where(live, target, -1), at.item_gradients)
         pool_gradients(found.users, recent, shares, opened.scales, bucket, at.item_gradients)
@@ -210,22 +215,24 @@ class Learner:
             features.users.add_mean_gradients(at.feature_gradients, found.users, np.where(weight > 0, own, -1))
         finite = bool(np.isfinite(found.loss)) and all(_bounded(g) for g in (found.users, found.items, found.dense))
         if finite and (gates or (dense and self._model.dense_layers)):
-            self._learn_dense(found.dense, found.prior, found.users, items, recent, shares, bucket, fresh & is_row,
-                              gates=gates, rows=int(is_row.sum()))  # fmt: skip
+            self._learn_dense(found.dense, found.prior, d_transition, found.users, items, recent, shares, bucket,
+                              fresh & is_row, gates=gates, rows=int(is_row.sum()))  # fmt: skip
         return found.loss, float(weight.sum()), finite
 
     def _learn_dense(
-        self, dense: F32, d_prior: F32, d_users: F32, items: F32, recent: I64, shares: F32, bucket: I64, rows_: Bool,
+        self, dense: F32, d_prior: F32, d_transition: F32, d_users: F32, items: F32, recent: I64, shares: F32,
+        bucket: I64, rows_: Bool,
         *, gates: bool, rows: int,
     ) -> None:  # fmt: skip
         opened = self._dense.gates
-        learned = Gates(*(np.zeros_like(g) for g in (opened.logits, opened.scales, opened.prior)))
+        learned = Gates(*(np.zeros_like(g) for g in (opened.logits, opened.scales, opened.prior, opened.transition)))
         if gates and self._model.learned_gates:
             at = np.flatnonzero(rows_)
             gate_gradients(d_users[at], items, recent[at], shares[at], opened.scales, bucket[at], learned.logits,
                            learned.scales)  # fmt: skip
             if self._model.popularity_weight:  # 0: no prior, and none to be learned
                 np.add.at(learned.prior, bucket[at], d_prior[at])
+            learned.transition[:] = d_transition
         self._dense.step(dense, rows, learned if gates else None)
 
     def _group(self, n: int) -> int:

@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from embedding_store.contract import ENTRY, F32, I64, ORDER, U32, U64, Flush, Mode, Orders, OwnEvents, Range, Source
+from embedding_store.transitions import TABLE as TRANSITIONS
 from ingest.columns import Events, MicroBatch, Partition, Tombstones
 from native.aggregate import aggregate_parts
 from native.features import ITEM, NO_FEATURES, USER, FeatureSchema
 from native.key_index import unique_keys
 from native.ragged import Ragged, concatenate
-from trainer.examples import positives
+from trainer.examples import Past, positives
 from trainer.features import Recorded, recorded_of
 from trainer.learner import Step
 
@@ -62,15 +63,25 @@ class Pending:
         self.version += 1
         self.users: U64 = np.zeros(0, np.uint64)
         self.entries: Entries = np.zeros(0, ENTRY)
+        self._after: U64 = np.zeros(0, np.uint64)
+        self._next: Entries = np.zeros(0, ENTRY)  # what came next after each of them
         self._events: list[Events] = []
         self._own: dict[str, _OwnEvents] = {}  # of all events, once asked for
         self._forget: dict[str, list[Tombstones]] = {"item": [], "user": []}
 
-    def add(self, batch: MicroBatch, step: Step | None, kept: Events | None = None, read_at: Clocks = ()) -> None:
+    def add(
+        self,
+        batch: MicroBatch,
+        step: Step | None,
+        kept: Events | None = None,
+        read_at: Clocks = (),
+        past: Past | None = None,
+    ) -> None:
         """Take in a micro-batch and its step. None, or a step that isn't finite, adds no gradients (quarantine).
 
         kept: those of the batch's events that are stored, if not all. The others move the clock all the same: it must
-        not depend on what the store holds of other ids. read_at: see `Learned`.
+        not depend on what the store holds of other ids. read_at: see `Learned`. past: of the kept events, where
+        transitions between items are stored.
         """
         if not self.batches:
             self.begun_s = time.monotonic()
@@ -92,6 +103,10 @@ class Pending:
             is_positive = events.label > 0
             self.users = np.concatenate([self.users, events.user_key[is_positive]])
             self.entries = np.concatenate([self.entries, positives(events)])
+            if past is not None:
+                linked = is_positive & (past.lengths > 0)
+                self._after = np.concatenate([self._after, past.recent[linked, 0]])
+                self._next = np.concatenate([self._next, positives(events)[linked[is_positive]]])
             self.learned.append(Learned(events, step, read_at, before, len(self.recorded)))
         if len(batch.forget_users) or len(batch.forget_items):
             self._forget["user"].append(batch.forget_users)
@@ -124,6 +139,8 @@ class Pending:
 
         scales: what the gradients of each of `learned` are multiplied by.
         """
+        if table == TRANSITIONS:
+            return self._transitions(generation, starts, now_ms)
         side = "item" if table.startswith("item") else "user"
         if table == "feature":
             return self._taught(generation, starts, now_ms, scales)
@@ -167,6 +184,30 @@ class Pending:
 
     def _ranges(self, starts: Mapping[Partition, int]) -> tuple[Range, ...]:
         return tuple(Range(Source(*p), starts[p], stop) for p, (_, stop) in sorted(self.ranges.items()))
+
+    def _transitions(self, generation: int, starts: Mapping[Partition, int], now_ms: int) -> Flush:
+        """The call for the table of transitions: its keys are items that something came next after, without ids."""
+        keys, numbers = unique_keys(self._after)
+        n = len(keys)
+        forget = self._forget["item"]
+        return Flush(
+            generation=generation,
+            ranges=self._ranges(starts),
+            events=self.events,
+            event_time_ms=self.event_time_ms,
+            produced_ms=self.produced_ms,
+            now_ms=now_ms,
+            keys=keys,
+            counts=np.bincount(numbers, minlength=n).astype(np.int64),
+            positives=np.zeros(n, np.float32),
+            checks=np.zeros(n, np.uint32),
+            ids=_padded_ids(Ragged.empty(), n),
+            appends=self._next,
+            append_rows=numbers,
+            own_events=OwnEvents(numbers, _places(self._next), np.zeros(len(numbers), np.float32)),
+            forget=_column(forget, "keys", np.uint64),
+            forget_orders=_orders(forget),
+        )
 
     def _taught(
         self, generation: int, starts: Mapping[Partition, int], now_ms: int, scales: Sequence[float] | None
@@ -272,6 +313,13 @@ def _first_of(numbers: I64, n: int) -> I64:
     first = np.zeros(n, np.int64)
     first[numbers[::-1]] = np.arange(len(numbers))[::-1]
     return first
+
+
+def _places(entries: Entries) -> Orders:
+    orders = np.empty(len(entries), ORDER)
+    for name in ORDER.names or ():
+        orders[name] = entries[name]
+    return orders
 
 
 def _orders(columns: list[Events] | list[Tombstones]) -> Orders:

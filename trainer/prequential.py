@@ -12,6 +12,7 @@ from embedding_store.contract import F32, I64, U64, Bool, EmbeddingStore
 from embedding_store.mirror import ItemMirror
 from embedding_store.model import ModelSettings
 from embedding_store.ranking import Arrivals, Ranker
+from embedding_store.transitions import Boosts, FrozenTransitions
 from ingest.columns import MAX_LINES, Events
 from native.sampling import sample
 from trainer.examples import Examples, Past
@@ -82,7 +83,8 @@ class Prequential:
             return
         self.mirror.refresh()
         if freeze:
-            self._frozen = Ranker(self._store, self._model, self.mirror.frozen())
+            still = FrozenTransitions(self._store) if self._model.successors else None
+            self._frozen = Ranker(self._store, self._model, self.mirror.frozen(), still)
         if not len(rows):
             return
         own: F32 | None = None
@@ -95,11 +97,13 @@ class Prequential:
         offsets, seen = _taken(past, rows)
         targets = events.item_key[rows]
         arrivals = Arrivals(rows, events.item_key, (events.weight * (events.label > 0)).astype(np.float32))
-        ranks, popular, warm = _ranked(self._ranker, past, rows, own, offsets, seen, targets, arrivals)
+        after = None if past.after is None else past.after.take(rows)
+        ranks, popular, warm = _ranked(self._ranker, past, rows, own, offsets, seen, targets, arrivals, after)
         frozen = None
         if self._frozen is not None:
             none = Arrivals(np.zeros(len(rows), np.int64), targets[:0], np.zeros(0, np.float32))
-            frozen, _, _ = _ranked(self._frozen, past, rows, own, offsets, seen, targets, none)
+            then = self._frozen.transitions(past.recent[rows], past.lengths[rows])
+            frozen, _, _ = _ranked(self._frozen, past, rows, own, offsets, seen, targets, none, then)
         tested = ~np.isnan(ranks)
         self._take(
             Tests(
@@ -179,10 +183,13 @@ def _ranked(
     seen: U64,
     targets: U64,
     arrivals: Arrivals,
+    counted: Boosts | None,
 ) -> tuple[F64, F64, Bool]:
+    recent, lengths, ever = past.recent[rows], past.lengths[rows], past.ever[rows]
     with ranker.mirror.lock:
-        vectors, prior, warm = ranker.user_outputs(past.recent[rows], past.lengths[rows], past.ever[rows], own)
-        ranks, popular = ranker.ranks(vectors, prior, warm, offsets, seen, targets, arrivals)
+        vectors, prior, warm = ranker.user_outputs(recent, lengths, ever, own)
+        boosts = ranker.boosts(counted, ever)
+        ranks, popular = ranker.ranks(vectors, prior, warm, offsets, seen, targets, arrivals, boosts)
     return ranks, popular, warm
 
 

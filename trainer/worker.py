@@ -35,6 +35,7 @@ from trainer.progress import Progress
 from trainer.replay import ReplayBuffer
 from trainer.replay_restore import fill
 from trainer.settings import TrainerSettings
+from trainer.transitions import check_transitions
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +86,7 @@ class Worker:
         self._tables = tuple(model.tables())
         self._model, self._published = model, False
         check_deltas(model, settings)
+        check_transitions(model, settings)
         self._dense = DenseWorker(store, model, settings.dense_learning_rate, settings.gate_learning_rate)
         self._replay = ReplayBuffer(settings.replay_capacity, model.history_length, rng)
         self._schema = model.feature_schema
@@ -288,7 +290,7 @@ class Worker:
         self._exclusion = Exclusion(ranges)
 
     def _learn(self, batch: MicroBatch) -> None:
-        step = verdict = None
+        step = verdict = past = None
         started = time.perf_counter()
         batch, excluded = self._exclusion.without(batch)
         if excluded:
@@ -312,7 +314,13 @@ class Worker:
                 self._metrics.learned(step)
                 self._reader.keep(events, past)
         if verdict is None:
-            self._pending.add(batch, step, events, self._latest if step is not None else ())
+            self._pending.add(
+                batch,
+                step,
+                events,
+                self._latest if step is not None else (),
+                past if self._model.successors else None,
+            )
             self._metrics.took(batch)
         else:
             self._quarantine(batch, events, verdict)

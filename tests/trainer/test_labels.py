@@ -129,6 +129,7 @@ def test_the_loss_under_learning_sets_what_goes_with_it():
     for preset in ("quality", "balanced", "throughput"):
         trainer = TowlineConfig.model_validate({"learning": {"preset": preset, "loss": "bce"}}).trainer
         assert (trainer.loss, trainer.replay, trainer.label_smoothing) == ("bce", 0, 0.0)
+        assert TowlineConfig.model_validate({"learning": {"preset": preset, "loss": "bce"}}).model.successors == 0
     with pytest.raises(ValidationError, match="set replay = 0"):
         TowlineConfig.model_validate({"learning": {"loss": "bce"}, "trainer": {"replay": 2}})
 

@@ -142,7 +142,7 @@ def oracle(examples, model, group, clock, towers):
         users, items, prior, popularity, bias, mask, weight, group, 0.0, *layers
     )
     item_gradients, user_gradients = np.zeros_like(vectors), np.zeros((len(examples.user_keys), model.dim))
-    d_gates = Gates(np.zeros(gates.logits.shape), np.zeros(gates.scales.shape), np.zeros(gates.prior.shape))
+    d_gates = Gates(*(np.zeros(g.shape) for g in (gates.logits, gates.scales, gates.prior, gates.transition)))
     for i in range(n):
         item_gradients[examples.target[i]] += d_items[i]
         for v in range(clocks):

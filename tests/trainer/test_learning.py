@@ -99,6 +99,7 @@ def reader_of(store, model):
         {"similarity": "cosine", "temperature": 0.1},
         {"temperature": 0.5, "user_id_vector": True},
         {"similarity": "cosine", "dense_layers": (6, 4), "temperature": 0.2},
+        {"successors": 8, "learned_gates": True},
     ],
 )
 def test_the_vector_that_is_trained_is_the_one_that_is_served(changes):
