@@ -1,4 +1,4 @@
-# make demo · make test · make check · make bench-freshness · make bench-learning · make bench-store · make bench-serving · make bench-e2e · make bench-trainer · make bench-scale · make bench-knobs · make chaos; each sets up what it needs, once.
+# make demo · make test · make check · make bench · make bench-freshness · make bench-learning · make bench-store · make bench-serving · make bench-e2e · make bench-trainer · make bench-scale · make bench-knobs · make chaos; each sets up what it needs, once.
 SHELL := /bin/bash
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys; raise SystemExit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && { command -v $$p; break; }; done)
@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
 
 # python -m infra.docker.lock keeps the images' locks in step with requirements.lock
-.PHONY: demo test check bench-freshness bench-learning bench-store bench-serving bench-e2e bench-trainer bench-scale bench-knobs fuzz laws-sanitized chaos lock install clean
+.PHONY: demo test check bench bench-freshness bench-learning bench-store bench-serving bench-e2e bench-trainer bench-scale bench-knobs fuzz laws-sanitized chaos lock install clean
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "towline needs Python 3.11, 3.12 or 3.13; install one, or name it: make PYTHON=/path/to/python3.12" >&2; exit 1; }
@@ -36,6 +36,10 @@ lock:
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --all-extras --group dev --group build \
 		pyproject.toml -o requirements.lock
 	$(BIN)/python -m infra.docker.lock
+
+# all of them, the best part of an hour, and docs/BENCHMARKS.md; ONLY="store e2e" for some
+bench: $(STAMP)
+	@$(BIN)/python -m benchmarks.everything $(ONLY)
 
 bench-freshness: $(STAMP)
 	@$(BIN)/python -m benchmarks.freshness
