@@ -133,3 +133,14 @@ def add_rows(values: F32, rows: I64, out: F32) -> None:
             target = out[rows[i]]
             for j in range(values.shape[1]):
                 target[j] += source[j]
+
+
+@njit(cache=True, nogil=True)
+def gather_add(values: F32, rows: I64, out: F32) -> None:
+    """out[i] += values[rows[i]]; negative rows are skipped. values (u, dim) f32, rows (n,) i64, out (n, dim) f32."""
+    for i in range(len(rows)):
+        if rows[i] >= 0:
+            source = values[rows[i]]
+            target = out[i]
+            for j in range(values.shape[1]):
+                target[j] += source[j]

@@ -14,7 +14,7 @@ they fit what is already known by heart.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from embedding_store.model import ModelSettings
 from embedding_store.towers import Gates, bucket_of
 from embedding_store.validation import MAX_GRADIENT
 from native.bounds import within
-from native.pooling import add_rows, gate_gradients, pool_gradients, pool_histories
+from native.pooling import add_rows, gate_gradients, gather_add, pool_gradients, pool_histories
 from native.softmax_masks import own_columns
 from trainer.binary_step import BinaryStep
 from trainer.copies import Copies
@@ -33,11 +33,15 @@ from trainer.examples import Examples
 from trainer.popularity import decayed, log_of
 from trainer.settings import TrainerSettings
 from trainer.similarity import scaled
-from trainer.softmax_step import SoftmaxStep, step_with_layers, step_without_layers
+from trainer.softmax_step import Gradients, SoftmaxStep, step_with_layers, step_without_layers
 
 _LARGEST = MAX_GRADIENT / 1024
 """Largest gradient of a step: the sum of as many steps as a flush may hold is still one that the store takes."""
 
+_TOGETHER = 1024
+"""Examples whose vectors and gradients are in hand at a time, about: they stay in the second cache."""
+
+_NONE = np.zeros(0, np.float32)
 _LN2 = float(np.log(2.0))
 
 
@@ -76,6 +80,8 @@ class Learner:
         self._tables = model.tables()
         self._binary = BinaryStep(model, dense) if settings.loss == "bce" else None
         self._step = _compile_step(model, settings, dense)
+        # TensorFlow pays for each call; a step over labels has a state that each call moves
+        self._whole = bool(model.dense_layers) or settings.loss == "bce"
         self._positives, self._events = 0.0, 0.0  # decayed as popularity is
 
     @property
@@ -144,8 +150,26 @@ class Learner:
         self, examples: Examples, rows: I64, at: _Rows, columns: _Columns, *, gates: bool, dense: bool
     ) -> tuple[float, float, bool]:
         """(loss, summed weight, finite) of one pass over `rows` of the examples; adds the rows' gradients to `at`."""
-        order = self._order(rows)
-        group = self._group(len(rows))
+        order, group = self._order(rows), self._group(len(rows))
+        together = len(order) if self._whole else max(1, _TOGETHER // group) * group
+        fresh_share = np.count_nonzero(rows < examples.fresh) / max(1, len(rows))
+        opened = self._dense.gates
+        learned = Gates(*(np.zeros_like(g) for g in (opened.logits, opened.scales, opened.prior)))
+        loss, weight, finite, count, flat = 0.0, 0.0, True, 0, _NONE
+        for start in range(0, len(order), max(1, together)):
+            part = self._part(examples, order[start : start + together], group, at, columns, fresh_share,
+                              learned if gates else None)  # fmt: skip
+            flat, count = part.dense, count + part.rows
+            loss, weight, finite = loss + part.loss, weight + part.weight, finite and part.finite
+        if finite and (gates or (dense and self._model.dense_layers)):
+            self._dense.step(flat, count, learned if gates else None)
+        return loss, weight, finite
+
+    def _part(
+        self, examples: Examples, order: I64, group: int, at: _Rows, columns: _Columns, fresh_share: float,
+        learned: Gates | None,
+    ) -> _Part:  # fmt: skip
+        """Some whole groups of a pass; adds the gradients of gates to `learned`."""
         live = order >= 0
         chosen = np.where(live, order, 0)
         fresh = live & (order < examples.fresh)
@@ -165,39 +189,38 @@ class Learner:
         shares = np.empty((len(order), *opened.logits.shape), np.float32)
         pooled = np.empty((len(order), self._model.dim), np.float32)
         pool_histories(at.items, recent, opened.logits, opened.scales, bucket, shares, pooled)
+        users = np.where(live, examples.user[chosen], -1)
         if at.users is not None:
-            pooled[live] += at.users[examples.user[order[live]]]
+            gather_add(at.users, users, pooled)
         prior, popularity = opened.prior[bucket], columns.log_popularity[target]
         if self._binary is not None:
-            found = self._binary(pooled, at.items[target], prior, popularity, examples.label[chosen], weight, fit=gates)
+            found = self._binary(pooled, at.items[target], prior, popularity, examples.label[chosen], weight,
+                                 fit=learned is not None)  # fmt: skip
         else:
             mask = self._mask(examples, chosen, live, group)
-            bias = columns.bias(target, fresh.sum() / max(1, live.sum()))
+            bias = columns.bias(target, fresh_share)
             found = self._step(pooled, at.items[target], prior, popularity, bias, mask, weight)
 
         add_rows(found.items, np.where(live, target, -1), at.item_gradients)
         pool_gradients(found.users, recent, shares, opened.scales, bucket, at.item_gradients)
         if at.users is not None and at.user_gradients is not None:
-            add_rows(found.users, np.where(live, examples.user[chosen], -1), at.user_gradients)
+            add_rows(found.users, users, at.user_gradients)
         finite = bool(np.isfinite(found.loss)) and all(_bounded(g) for g in (found.users, found.items, found.dense))
-        if finite and (gates or (dense and self._model.dense_layers)):
-            self._learn_dense(found.dense, found.prior, found.users, at.items, recent, shares, bucket, fresh & is_row,
-                              gates=gates, rows=int(is_row.sum()))  # fmt: skip
-        return found.loss, float(weight.sum()), finite
+        if learned is not None and finite:
+            self._learn_gates(learned, found, at.items, recent, shares, bucket, np.flatnonzero(fresh & is_row))
+        return _Part(found.loss, float(weight.sum()), int(is_row.sum()), finite, found.dense)
 
-    def _learn_dense(
-        self, dense: F32, d_prior: F32, d_users: F32, items: F32, recent: I64, shares: F32, bucket: I64, rows_: Bool,
-        *, gates: bool, rows: int,
-    ) -> None:  # fmt: skip
-        opened = self._dense.gates
-        learned = Gates(*(np.zeros_like(g) for g in (opened.logits, opened.scales, opened.prior)))
-        if gates and self._model.learned_gates:
-            at = np.flatnonzero(rows_)
-            gate_gradients(d_users[at], items, recent[at], shares[at], opened.scales, bucket[at], learned.logits,
-                           learned.scales)  # fmt: skip
-            if self._model.popularity_weight:  # 0: no prior, and none to be learned
-                np.add.at(learned.prior, bucket[at], d_prior[at])
-        self._dense.step(dense, rows, learned if gates else None)
+    def _learn_gates(
+        self, learned: Gates, found: Gradients, items: F32, recent: I64, shares: F32, bucket: I64, at: I64
+    ) -> None:
+        """Add the gradients of the gates by the examples `at`."""
+        if not self._model.learned_gates:
+            return
+        scales = self._dense.gates.scales
+        gate_gradients(found.users[at], items, recent[at], shares[at], scales, bucket[at], learned.logits,
+                       learned.scales)  # fmt: skip
+        if self._model.popularity_weight:  # 0: no prior, and none to be learned
+            np.add.at(learned.prior, bucket[at], found.prior[at])
 
     def _group(self, n: int) -> int:
         """Examples of a group: as even as can be, but for TensorFlow, which would trace each size anew."""
@@ -242,6 +265,16 @@ class Learner:
 def _bounded(gradients: F32) -> bool:
     """Whether all are finite and no larger than the store takes."""
     return within(gradients, _LARGEST)
+
+
+class _Part(NamedTuple):
+    """What some groups of a pass gave."""
+
+    loss: float  # summed
+    weight: float
+    rows: int
+    finite: bool
+    dense: F32  # see `Gradients`
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ class Prequential:
         if examples.users is not None:
             numbers = examples.user[: len(events)][rows]
             own = examples.users.vectors[numbers] * examples.users.found[numbers, None]
-        offsets, seen = _taken(past, rows)
+        offsets, seen = past.seen(rows)
         targets = events.item_key[rows]
         arrivals = Arrivals(rows, events.item_key, (events.weight * (events.label > 0)).astype(np.float32))
         ranks, popular, warm = _ranked(self._ranker, past, rows, own, offsets, seen, targets, arrivals)
@@ -182,11 +182,3 @@ def _ranked(
         ranks, popular = ranker.ranks(vectors, prior, warm, offsets, seen, targets, arrivals)
     return ranks, popular, warm
 
-
-def _taken(past: Past, rows: I64) -> tuple[I64, U64]:
-    """(offsets, items) seen by the users of some of the events."""
-    counts = np.diff(past.seen_offsets)[rows]
-    offsets = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    shift = np.repeat(past.seen_offsets[:-1][rows] - offsets[:-1], counts)
-    return offsets, past.seen[np.arange(offsets[-1]) + shift]

@@ -18,11 +18,15 @@ import tensorflow as tf
 from embedding_store.contract import F32, Bool
 from embedding_store.model import ModelSettings
 from embedding_store.towers import SHORTEST
-from native.softmax import complete, lower, push
+from native.softmax import push
 from trainer.dense import DenseWorker
 
 _NEVER = np.float32(-1e30)
 """Logit of a column left out: finite, so that its gradient is an exact zero and not NaN."""
+
+
+_LOGITS = 1 << 16
+"""That are worked on at a time: with what belongs to them they stay in the second cache."""
 
 
 class Gradients(NamedTuple):
@@ -51,19 +55,19 @@ def step_without_layers(smoothing: float) -> SoftmaxStep:
     def step(users: F32, items: F32, prior: F32, popularity: F32, bias: F32, mask: Bool, weight: F32) -> Gradients:
         n, group = mask.shape
         d_users, d_items, d_prior = np.empty_like(users), np.empty_like(items), np.empty(n, np.float32)
-        own, sums, counts = (np.empty(group, np.float32) for _ in range(3))
-        logits, loss = np.empty((group, group), np.float32), 0.0
-        for start in range(0, n, group):
-            rows = slice(start, start + group)
-            np.matmul(users[rows], items[rows].T, out=logits)
-            complete(logits, prior[rows], popularity[rows], bias[rows], mask[rows])
-            lower(logits, logits.max(axis=1), mask[rows], own, sums, counts)
-            np.exp(logits, out=logits)
+        together = max(1, _LOGITS // group**2) * group
+        room, loss = np.empty((min(n, together), group), np.float32), 0.0
+        for start in range(0, n, together):
+            rows = slice(start, min(n, start + together))
+            u, v, du, dv = (x[rows].reshape(-1, group, x.shape[1]) for x in (users, items, d_users, d_items))
+            logits = room[: rows.stop - start]
+            grouped = logits.reshape(-1, group, group)
+            np.matmul(u, v.transpose(0, 2, 1), out=grouped)
             loss += push(
-                logits, mask[rows], popularity[rows], weight[rows], smoothing, own, sums, counts, d_prior[rows]
+                logits, mask[rows], prior[rows], popularity[rows], bias[rows], weight[rows], smoothing, d_prior[rows]
             )
-            np.matmul(logits, items[rows], out=d_users[rows])
-            np.matmul(logits.T, users[rows], out=d_items[rows])
+            np.matmul(grouped, v, out=du)
+            np.matmul(grouped.transpose(0, 2, 1), u, out=dv)
         return Gradients(loss, d_users, d_items, d_prior, none)
 
     return step
