@@ -30,10 +30,11 @@ from trainer.binary_step import BinaryStep
 from trainer.copies import Copies
 from trainer.dense import DenseWorker
 from trainer.examples import Examples
+from trainer.layered_step import has_accelerator, step_on_tensorflow, step_with_layers
 from trainer.popularity import decayed, log_of
 from trainer.settings import TrainerSettings
 from trainer.similarity import scaled
-from trainer.softmax_step import Gradients, SoftmaxStep, step_with_layers, step_without_layers
+from trainer.softmax_step import Gradients, SoftmaxStep, step_without_layers
 
 _LARGEST = MAX_GRADIENT / 1024
 """Largest gradient of a step: the sum of as many steps as a flush may hold is still one that the store takes."""
@@ -79,7 +80,8 @@ class Learner:
         self._model, self._settings, self._dense, self._rng = model, settings, dense, rng
         self._tables = model.tables()
         self._binary = BinaryStep(model, dense) if settings.loss == "bce" else None
-        self._step = _compile_step(model, settings, dense)
+        self._on_accelerator = bool(model.dense_layers) and has_accelerator()
+        self._step = _compile_step(model, settings, dense, on_accelerator=self._on_accelerator)
         # TensorFlow pays for each call; a step over labels has a state that each call moves
         self._whole = bool(model.dense_layers) or settings.loss == "bce"
         self._positives, self._events = 0.0, 0.0  # decayed as popularity is
@@ -223,9 +225,9 @@ class Learner:
             np.add.at(learned.prior, bucket[at], found.prior[at])
 
     def _group(self, n: int) -> int:
-        """Examples of a group: as even as can be, but for TensorFlow, which would trace each size anew."""
+        """Examples of a group: as even as can be, but on an accelerator, where each size would be traced anew."""
         most = self._settings.group
-        return most if self._model.dense_layers else -(-n // -(-n // most)) if n else 1
+        return most if self._on_accelerator else -(-n // -(-n // most)) if n else 1
 
     def _order(self, rows: I64) -> I64:
         """The examples in random order, padded with -1 to whole groups: groups mix fresh events and replays."""
@@ -300,8 +302,12 @@ class _Columns:
         return -np.log(q).astype(np.float32)
 
 
-def _compile_step(model: ModelSettings, settings: TrainerSettings, dense: DenseWorker) -> SoftmaxStep:
+def _compile_step(
+    model: ModelSettings, settings: TrainerSettings, dense: DenseWorker, *, on_accelerator: bool
+) -> SoftmaxStep:
+    if on_accelerator:
+        return step_on_tensorflow(model, settings.group, dense, settings.label_smoothing)
     if model.dense_layers:
-        return step_with_layers(model, settings.group, dense, settings.label_smoothing)
+        return step_with_layers(model, dense, settings.label_smoothing)
     step = step_without_layers(settings.label_smoothing)
     return scaled(step, cosine=model.similarity == "cosine", temperature=model.temperature)

@@ -181,4 +181,3 @@ def _ranked(
         vectors, prior, warm = ranker.user_outputs(past.recent[rows], past.lengths[rows], past.ever[rows], own)
         ranks, popular = ranker.ranks(vectors, prior, warm, offsets, seen, targets, arrivals)
     return ranks, popular, warm
-
