@@ -19,6 +19,9 @@ Bool = npt.NDArray[np.bool_]
 _SUM_ORDER = {"reassoc", "contract"}
 """The only liberties taken: sums may be vectorized. NaN and infinity still go through."""
 
+_FAINT = np.float32(1e-20)
+"""A sum of exponentials below which they are made anew, of logits among themselves."""
+
 
 @njit(cache=True, nogil=True, fastmath=_SUM_ORDER)
 def pool_histories(vectors: F32, slots: I64, logits: F32, scales: F32, bucket: I64, shares: F32, out: F32) -> None:
@@ -32,25 +35,34 @@ def pool_histories(vectors: F32, slots: I64, logits: F32, scales: F32, bucket: I
     part = vectors.shape[1] // clocks
     places = np.empty(length + 3, np.int64)
     weights = np.zeros(length + 3, np.float32)
+    raised = np.empty_like(logits)  # exp of each logit, once for the whole batch
+    for v in range(clocks):
+        top = logits[v].max()
+        for k in range(length):
+            raised[v, k] = np.exp(logits[v, k] - top)
     for b in range(slots.shape[0]):
         present = 0
         for k in range(length):
-            if slots[b, k] >= 0:
-                places[present] = k
-                present += 1
+            places[present] = k
+            present += slots[b, k] >= 0
+        out[b, :] = np.float32(0.0)
+        shares[b, :, :] = np.float32(0.0)
+        if present == 0:
+            continue
+        places[present : present + 3] = places[0]
         for v in range(clocks):
-            target = out[b, v * part : (v + 1) * part]
-            target[:] = np.float32(0.0)
-            shares[b, v, :] = np.float32(0.0)
-            if present == 0:
-                continue
-            _softmax(logits[v], places, present, weights)
-            scale = scales[v, bucket[b]]
+            total = np.float32(0.0)
             for n in range(present):
-                shares[b, v, places[n]] = weights[n]
-                weights[n] *= scale
+                weights[n] = raised[v, places[n]]
+                total += weights[n]
+            if not total > _FAINT:  # next to those that are there others are overwhelming: among themselves they aren't
+                total = _softmax(logits[v], places, present, weights)
+            scale, target = scales[v, bucket[b]], out[b, v * part : (v + 1) * part]
+            for n in range(present):
+                share = weights[n] / total
+                shares[b, v, places[n]] = share
+                weights[n] = share * scale
             weights[present : present + 3] = np.float32(0.0)
-            places[present : present + 3] = places[0]
             for n in range(0, present, 4):
                 w0, w1, w2, w3 = weights[n], weights[n + 1], weights[n + 2], weights[n + 3]
                 r0 = vectors[slots[b, places[n]], v * part : (v + 1) * part]
@@ -62,8 +74,8 @@ def pool_histories(vectors: F32, slots: I64, logits: F32, scales: F32, bucket: I
 
 
 @njit(cache=True, inline="always")
-def _softmax(logits: F32, places: I64, n: int, out: F32) -> None:
-    """out[:n] = softmax of logits[places[:n]]."""
+def _softmax(logits: F32, places: I64, n: int, out: F32) -> np.float32:
+    """out[:n] becomes proportional to the softmax of logits[places[:n]]; the sum of it."""
     top = logits[places[0]]
     for k in range(1, n):
         top = max(top, logits[places[k]])
@@ -71,8 +83,7 @@ def _softmax(logits: F32, places: I64, n: int, out: F32) -> None:
     for k in range(n):
         out[k] = np.exp(logits[places[k]] - top)
         total += out[k]
-    for k in range(n):
-        out[k] /= total
+    return total
 
 
 @njit(cache=True, nogil=True)
@@ -81,15 +92,15 @@ def pool_gradients(gradients: F32, slots: I64, shares: F32, scales: F32, bucket:
     clocks = shares.shape[1]
     part = gradients.shape[1] // clocks
     for b in range(slots.shape[0]):
-        for v in range(clocks):
-            scale = scales[v, bucket[b]]
-            source = gradients[b, v * part : (v + 1) * part]
-            for k in range(slots.shape[1]):
-                if slots[b, k] >= 0:
-                    weight = scale * shares[b, v, k]
-                    row = out[slots[b, k], v * part : (v + 1) * part]
-                    for j in range(part):
-                        row[j] += weight * source[j]
+        for k in range(slots.shape[1]):
+            slot = slots[b, k]
+            if slot < 0:
+                continue
+            for v in range(clocks):  # a row is looked for once
+                weight = scales[v, bucket[b]] * shares[b, v, k]
+                source, row = gradients[b, v * part : (v + 1) * part], out[slot, v * part : (v + 1) * part]
+                for j in range(part):
+                    row[j] += weight * source[j]
 
 
 @njit(cache=True, nogil=True, fastmath=_SUM_ORDER)

@@ -205,7 +205,7 @@ class Learner:
         pool_gradients(found.users, recent, shares, opened.scales, bucket, at.item_gradients)
         if at.users is not None and at.user_gradients is not None:
             add_rows(found.users, users, at.user_gradients)
-        finite = bool(np.isfinite(found.loss)) and all(_bounded(g) for g in (found.users, found.items, found.dense))
+        finite = bool(np.isfinite(found.loss)) and _bounded(found.dense)  # rows: once they are summed, see `_answer`
         if learned is not None and finite:
             self._learn_gates(learned, found, at.items, recent, shares, bucket, np.flatnonzero(fresh & is_row))
         return _Part(found.loss, float(weight.sum()), int(is_row.sum()), finite, found.dense)
@@ -237,7 +237,7 @@ class Learner:
     def _mask(self, examples: Examples, chosen: I64, live: Bool, group: int) -> Bool:
         stops = np.where(live, examples.seen_stop[chosen], examples.seen_start[chosen])
         mask = np.empty((len(chosen), group), bool)
-        heads = np.full(len(examples.item_keys), -1, np.int64)
+        heads = np.full(len(examples.item_keys) + 1, -1, np.int32)
         is_column = live & examples.is_column[chosen]
         own_columns(
             group, examples.target[chosen], is_column, examples.seen_start[chosen], stops, examples.seen, mask, heads

@@ -12,7 +12,7 @@ def test_rows_leave_out_padding_repeats_and_what_their_user_has(n, group, items)
     target, is_column = rng.integers(0, items, n), rng.random(n) < 0.8
     offsets = np.concatenate([[0], np.cumsum(rng.integers(0, 6, n))]).astype(np.int64)
     seen = rng.integers(-1, items, offsets[-1])
-    out, stamps = np.empty((n, group), bool), np.full(items, -1, np.int64)
+    out, stamps = np.empty((n, group), bool), np.full(items + 1, -1, np.int32)
     for array in (target, is_column, offsets, seen):
         array.flags.writeable = False
     own_columns(group, target, is_column, offsets[:-1], offsets[1:], seen, out, stamps)
