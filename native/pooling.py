@@ -105,31 +105,45 @@ def pool_gradients(gradients: F32, slots: I64, shares: F32, scales: F32, bucket:
 
 @njit(cache=True, nogil=True, fastmath=_SUM_ORDER)
 def gate_gradients(
-    gradients: F32, vectors: F32, slots: I64, shares: F32, scales: F32, bucket: I64, d_logits: F32, d_scales: F32
-) -> None:
+    rows: I64, gradients: F32, vectors: F32, slots: I64, shares: F32, scales: F32, bucket: I64, d_logits: F32,
+    d_scales: F32,
+) -> None:  # fmt: skip
     """Add the gradient of `pool_histories` with respect to logits and scales to d_logits and d_scales, shaped as they.
 
-    ∂/∂p_k = s·share_k·(g·row_k − Σ_l share_l g·row_l), ∂/∂s = Σ_k share_k g·row_k.
+    Of the batch's elements `rows` (n,) alone. ∂/∂p_k = s·share_k·(g·row_k − Σ_l share_l g·row_l),
+    ∂/∂s = Σ_k share_k g·row_k. Four products are made at a time: they share the gradient's loads.
     """
     clocks, length = d_logits.shape
     part = vectors.shape[1] // clocks
-    dots = np.empty(length, np.float32)
-    for b in range(slots.shape[0]):
+    places, dots = np.empty(length + 3, np.int64), np.empty(length + 3, np.float32)
+    for b in rows:
+        present = 0
+        for k in range(length):
+            places[present] = k
+            present += slots[b, k] >= 0
+        if present == 0:
+            continue
+        places[present : present + 3] = places[0]
         for v in range(clocks):
-            mean = np.float32(0.0)
-            for k in range(length):
-                dot = np.float32(0.0)
-                if slots[b, k] >= 0:
-                    row = vectors[slots[b, k], v * part : (v + 1) * part]
-                    source = gradients[b, v * part : (v + 1) * part]
-                    for j in range(part):
-                        dot += source[j] * row[j]
-                dots[k] = dot
-                mean += shares[b, v, k] * dot
+            source, mean = gradients[b, v * part : (v + 1) * part], np.float32(0.0)
+            for n in range(0, present, 4):
+                r0 = vectors[slots[b, places[n]], v * part : (v + 1) * part]
+                r1 = vectors[slots[b, places[n + 1]], v * part : (v + 1) * part]
+                r2 = vectors[slots[b, places[n + 2]], v * part : (v + 1) * part]
+                r3 = vectors[slots[b, places[n + 3]], v * part : (v + 1) * part]
+                d0 = d1 = d2 = d3 = np.float32(0.0)
+                for j in range(part):
+                    d0 += source[j] * r0[j]
+                    d1 += source[j] * r1[j]
+                    d2 += source[j] * r2[j]
+                    d3 += source[j] * r3[j]
+                dots[n], dots[n + 1], dots[n + 2], dots[n + 3] = d0, d1, d2, d3
+            for n in range(present):
+                mean += shares[b, v, places[n]] * dots[n]
             scale = scales[v, bucket[b]]
             d_scales[v, bucket[b]] += mean
-            for k in range(length):
-                d_logits[v, k] += scale * shares[b, v, k] * (dots[k] - mean)
+            for n in range(present):
+                d_logits[v, places[n]] += scale * shares[b, v, places[n]] * (dots[n] - mean)
 
 
 @njit(cache=True, nogil=True)

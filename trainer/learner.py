@@ -217,8 +217,7 @@ class Learner:
         if not self._model.learned_gates:
             return
         scales = self._dense.gates.scales
-        gate_gradients(found.users[at], items, recent[at], shares[at], scales, bucket[at], learned.logits,
-                       learned.scales)  # fmt: skip
+        gate_gradients(at, found.users, items, recent, shares, scales, bucket, learned.logits, learned.scales)
         if self._model.popularity_weight:  # 0: no prior, and none to be learned
             np.add.at(learned.prior, bucket[at], found.prior[at])
 

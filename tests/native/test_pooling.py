@@ -74,7 +74,7 @@ def test_gradients_are_those_of_finite_differences(shape):
     _, shares = pooled(vectors, slots, logits, scales, bucket)
     got = np.full(vectors.shape, 0.5, np.float32), np.full(logits.shape, 0.25, np.float32), np.zeros_like(scales)
     pool_gradients(upstream, slots, shares, scales, bucket, got[0])
-    gate_gradients(upstream, vectors, slots, shares, scales, bucket, got[1], got[2])
+    gate_gradients(np.arange(len(slots)), upstream, vectors, slots, shares, scales, bucket, got[1], got[2])
 
     def loss(at, i, step):
         arrays = [a.astype(np.float64) for a in (vectors, logits, scales)]
