@@ -77,7 +77,7 @@ def parts_of(spec: TableSpec, flush: Flush, *, gradients: bool = True) -> list[P
     keys, counts, positives, checks, ids = (
         flush.keys[order], flush.counts[order], flush.positives[order], flush.checks[order], flush.ids.take(order)
     )  # fmt: skip
-    gradients = None if flush.gradients is None else flush.gradients[order]
+    pushes = None if flush.gradients is None else flush.gradients[order]
     state_deltas = None if flush.state_deltas is None else flush.state_deltas[order]
     of_append = _Followers(append_rows, place, starts)
     appends = np.take(appends, of_append.order, axis=0)
@@ -105,7 +105,7 @@ def parts_of(spec: TableSpec, flush: Flush, *, gradients: bool = True) -> list[P
                 positives=positives[mine],
                 checks=checks[mine],
                 ids=_cut(ids, mine),
-                gradients=None if gradients is None else gradients[mine],
+                gradients=None if pushes is None else pushes[mine],
                 mode=flush.mode,
                 state_deltas=None if state_deltas is None else state_deltas[mine],
                 appends=appends[appended],
@@ -139,7 +139,8 @@ class _Followers:
 
     def rows_of(self, shard: int) -> I64:
         """Their rows there."""
-        return self.rows[self.of(shard)] - self._starts[shard]
+        there: I64 = self.rows[self.of(shard)] - self._starts[shard]
+        return there
 
 
 def _cut(column: Ragged, rows: slice) -> Ragged:

@@ -10,6 +10,9 @@ I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
+_LONG = 4
+"""Times the group's columns that a user's items are many."""
+
 
 @njit(cache=True, nogil=True)
 def own_columns(
@@ -19,12 +22,14 @@ def own_columns(
 
     Rows and columns are the same n examples in groups of `group` (n a multiple of it). Out stay: padding (is_column
     False), repeats of the row's target, and items its user has: seen[seen_start[i]:seen_stop[i]]. The row's own column
-    stays in. target (n,) i64 holds item numbers below len(heads) − 1, seen likewise or -1, which is ignored; heads i32 is
-    scratch, filled with -1 and left so.
+    stays in. target (n,) i64 holds item numbers below len(heads) − 1, seen likewise or -1, which is ignored; heads i32
+    is scratch, filled with -1 and left so.
 
-    A group's columns are chained by item: a row takes as long as its user has items, not as the group has columns.
+    A group's columns are chained by item: a row takes as long as its user has items, not as the group has columns. Who
+    has far more items than that is marked once, and compared by column.
     """
     n = len(target)
+    marks, marked_start = np.zeros(len(heads), np.bool_), -1  # what the user whose items begin there has
     chain = np.empty(group, np.int32)  # the column before with the same item, -1: none
     for start in range(0, n, group):
         for j in range(group):
@@ -39,6 +44,16 @@ def own_columns(
             while column >= 0:
                 row[column] = False
                 column = chain[column]
+            if seen_stop[i] - seen_start[i] > _LONG * group:  # one user may have half of a large micro-batch
+                if marked_start != seen_start[i]:
+                    marks[:] = False
+                    marked_start = seen_start[i]
+                    for item in seen[seen_start[i] : seen_stop[i]]:
+                        marks[item] = True
+                for j in range(group):
+                    row[j] &= not marks[target[start + j]]
+                row[i - start] = is_column[i]
+                continue
             for item in seen[seen_start[i] : seen_stop[i]]:
                 column = heads[item]  # of -1: the last place; a test for it would be guessed wrong too often
                 while column >= 0:
