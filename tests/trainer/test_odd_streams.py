@@ -109,3 +109,19 @@ def test_a_hundred_thousand_events_at_once_of_which_one_user_has_half():
     assert np.isfinite(rows.rows.vectors).all()
     history = store.histories("history", np.array([0], np.uint64))
     assert history.entries["time_ms"].tolist() == (T + np.arange(n - 31, n, 2)).tolist()
+
+
+def test_a_stream_that_is_idle_for_long_leaves_nothing_behind():
+    source = ListedSource({Partition(TOPIC, 0): [record(c) for c in ODD["users that never come again"][:20]]})
+    model, store, metrics = ModelSettings(dim=8, history_length=4, seen_length=16, shards=1), MemoryStore(), Metrics()
+    worker = Worker(store, source, model, TrainerSettings(), metrics)
+    while not source.exhausted:
+        assert worker.step() == ""
+    for table in model.tables():
+        before = store.status(table)
+        for _ in range(300):
+            assert worker.step() == ""
+        assert store.status(table) == before
+    assert worker._pending.batches == 0
+    assert not worker._pending.learned
+    assert metrics.registry.get_sample_value("towline_trainer_restarts_total") == 0
