@@ -16,12 +16,12 @@ from tests.flushes import flush_of
 from tests.trainer.numpy_step import softmax_step
 from tests.trainer.small import SOURCE, declare
 from trainer import learner as learner_module
+from trainer import softmax_step as softmax_step_module
 from trainer.dense import DenseWorker
 from trainer.examples import Examples
 from trainer.learner import Learner
 from trainer.settings import TrainerSettings
 from trainer.similarity import scaled
-from trainer import softmax_step as softmax_step_module
 from trainer.softmax_step import step_with_layers, step_without_layers
 
 
