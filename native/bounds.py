@@ -12,7 +12,7 @@ F32 = npt.NDArray[np.float32]
 
 
 @njit(cache=True, nogil=True)
-def _largest(values: F32) -> int:
+def _largest(values: F32) -> np.int32:
     """The bits of the largest magnitude: as whole numbers they are in the order of the magnitudes, NaN above all."""
     most = np.int32(0)
     for i in range(len(values)):

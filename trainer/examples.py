@@ -236,5 +236,4 @@ def _by_user(users: int, number: I64, entries: Entries) -> tuple[I64, Entries]:
     if not in_order(offsets, order, entries["time_ms"], entries["partition"], entries["place"]):
         # rare: events mostly come as they happened
         order = np.lexsort((entries["place"], entries["partition"], entries["time_ms"], number))
-    words = entries.view(np.int64).reshape(len(entries), -1)
-    return offsets, np.take(words, order, axis=0).view(ENTRY).reshape(-1)
+    return offsets, np.take(entries, order)

@@ -207,7 +207,7 @@ class Learner:
         pool_gradients(found.users, recent, shares, opened.scales, bucket, at.item_gradients)
         if at.users is not None and at.user_gradients is not None:
             add_rows(found.users, users, at.user_gradients)
-        finite = bool(np.isfinite(found.loss)) and all(_bounded(g) for g in (found.users, found.items, found.dense))
+        finite = bool(np.isfinite(found.loss)) and _bounded(found.dense)  # rows: once they are summed, see `_answer`
         if learned is not None and finite:
             self._learn_gates(learned, found, at.items, recent, shares, bucket, np.flatnonzero(fresh & is_row))
         return _Part(found.loss, float(weight.sum()), int(is_row.sum()), finite, found.dense)
@@ -219,8 +219,7 @@ class Learner:
         if not self._model.learned_gates:
             return
         scales = self._dense.gates.scales
-        gate_gradients(found.users[at], items, recent[at], shares[at], scales, bucket[at], learned.logits,
-                       learned.scales)  # fmt: skip
+        gate_gradients(at, found.users, items, recent, shares, scales, bucket, learned.logits, learned.scales)
         if self._model.popularity_weight:  # 0: no prior, and none to be learned
             np.add.at(learned.prior, bucket[at], found.prior[at])
 
@@ -239,7 +238,7 @@ class Learner:
     def _mask(self, examples: Examples, chosen: I64, live: Bool, group: int) -> Bool:
         stops = np.where(live, examples.seen_stop[chosen], examples.seen_start[chosen])
         mask = np.empty((len(chosen), group), bool)
-        heads = np.full(len(examples.item_keys), -1, np.int64)
+        heads = np.full(len(examples.item_keys) + 1, -1, np.int32)
         is_column = live & examples.is_column[chosen]
         own_columns(
             group, examples.target[chosen], is_column, examples.seen_start[chosen], stops, examples.seen, mask, heads

@@ -24,8 +24,11 @@ WINDOW = 2000
 """Tests of the windowed figures: a hit rate of .2 is then known to ± .018."""
 
 
-_BLOCK = 64
-"""Records in a row that are tested all or not at all."""
+_BLOCK, _LINES = 64, 16
+"""Records in a row, and of each so many lines, that are tested all or not at all."""
+
+_SEEN = 1 << 20
+"""Items of users that are in hand at a time, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +86,11 @@ class Prequential:
         self.mirror.refresh()
         if freeze:
             self._frozen = Ranker(self._store, self._model, self.mirror.frozen())
-        if not len(rows):
-            return
+        for part in _parts(rows, past):
+            self._test(events, past, examples, part)
+
+    def _test(self, events: Events, past: Past, examples: Examples, rows: I64) -> None:
+        """Rank some of the positives."""
         own: F32 | None = None
         if examples.users is not None:
             numbers = examples.user[: len(events)][rows]
@@ -163,8 +169,16 @@ def drawn(place: I64, share: float) -> Bool:
     for each test.
     """
     out = np.empty(len(place), bool)
-    sample(place // (MAX_LINES * _BLOCK), int(share * 2**32), out)
+    sample(place // (MAX_LINES * _BLOCK) + (place % MAX_LINES // _LINES << 44), int(share * 2**32), out)
     return out
+
+
+def _parts(rows: I64, past: Past) -> list[I64]:
+    """The rows, cut where what their users have would be too much to be held at once."""
+    if not len(rows):
+        return []
+    lots = np.cumsum(past.stored_known[rows] + past.fresh_known[rows]) // _SEEN
+    return np.split(rows, np.flatnonzero(np.diff(lots)) + 1)
 
 
 def _ranked(
