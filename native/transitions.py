@@ -11,6 +11,23 @@ I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 
+_NEVER = np.float32(-1e30)
+"""Score of a column left out: its exponential is an exact zero."""
+
+
+@njit(cache=True, nogil=True)
+def add_prior(scores: F32, prior: F32, popularity: F32, mask: Bool) -> None:
+    """scores[i, j] += prior[i]·popularity[j] over the mask, a number below all others elsewhere.
+
+    scores, mask (rows, columns); prior (rows,), popularity (columns,).
+    """
+    rows, columns = scores.shape
+    for i in range(rows):
+        row, kept, weight = scores[i], mask[i], prior[i]
+        for j in range(columns):
+            row[j] = row[j] + weight * popularity[j] if kept[j] else _NEVER
+
+
 @njit(cache=True, nogil=True)
 def transition_gradients(
     scores: F32, mask: Bool, bias: F32, own: I64, column: I64, starts: I64, stops: I64, items: I64, values: F32,

@@ -25,6 +25,9 @@ from trainer.row_reader import RowReader
 
 Entries = npt.NDArray[np.void]
 
+Lists = tuple[I64, Entries, I64, Entries]
+"""(offsets (users + 1,), stored entries, offsets (users + 1,), fresh entries), by user and each user's oldest first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Past:
@@ -32,10 +35,16 @@ class Past:
 
     recent: U64  # (n, history_length) items, newest first
     lengths: I64  # (n,) how many of them
-    seen_offsets: I64  # (n + 1,)
-    seen: U64  # items of event i: seen[seen_offsets[i]:seen_offsets[i + 1]], repeats allowed
     ever: I64  # (n,) items of the whole history, as far as it is kept
+    user: I64  # (n,) number of the event's user
+    lists: Lists
+    stored_known: I64  # (n,) how many of its user's stored entries an event knows
+    fresh_known: I64  # (n,) likewise of the fresh ones
     after: Boosts | None = None  # transitions from the newest item; None: the model keeps none
+
+    def seen(self, rows: I64) -> tuple[I64, U64]:
+        """(offsets (m + 1,), items that the users of m of the events have, one after another, repeats allowed)."""
+        return _seen(self.lists, self.user[rows], self.stored_known[rows], self.fresh_known[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +150,12 @@ class ExampleReader:
             histories = self._store.histories("history", users)
         is_positive = events.label > 0
         fresh = _by_user(
-            users,
-            np.concatenate([pending_users, events.user_key[is_positive]]),
+            len(users),
+            np.concatenate([_numbers(users, pending_users), numbers[: len(events)][is_positive]]),
             np.concatenate([pending, positives(events)]),
         )
         past = self._past(events, histories, fresh, numbers[: len(events)])
-        seen_offsets, seen = _everything(histories, fresh)
+        seen_offsets, seen = _everything(past.lists)
 
         joined_recent = np.concatenate([past.recent, replayed.recent])
         lengths = np.concatenate([past.lengths, replayed.lengths])
@@ -222,11 +231,10 @@ class ExampleReader:
         known_before(*lists, user, events.time_ms, events.partition, events.place, stored_known, fresh_known)
         recent, lengths = np.zeros((n, self._model.history_length), np.uint64), np.zeros(n, np.int64)
         newest_known(*lists, user, stored_known, fresh_known, recent, lengths)
-        offsets, seen = _seen(lists, user, stored_known, fresh_known)
         ever = np.empty(n, np.int64)
         ever_known(*lists, user, stored_known, fresh_known, ever)
         after = self._transitions.after(recent[:, 0], lengths) if self._model.successors else None
-        return Past(recent, lengths, offsets, seen, ever, after)
+        return Past(recent, lengths, ever, user, lists, stored_known, fresh_known, after)
 
 
 def _numbered(after: Boosts, index: KeyIndex) -> After:
@@ -236,14 +244,14 @@ def _numbered(after: Boosts, index: KeyIndex) -> After:
     return After(bounds, numbers[here], after.values[here])
 
 
-def _everything(histories: Histories, fresh: tuple[I64, Entries]) -> tuple[I64, U64]:
+def _everything(lists: Lists) -> tuple[I64, U64]:
     """All that is known of each user now: an example must not push away what its user came to like later, in the same
     micro-batch or since a replay's own time. That is for learning: what an event is predicted from is its `Past`."""
-    lists, users = (histories.offsets, histories.entries, *fresh), len(histories.found)
-    return _seen(lists, np.arange(users), np.diff(histories.offsets), np.diff(fresh[0]))
+    stored, _, fresh, _ = lists
+    return _seen(lists, np.arange(len(stored) - 1), np.diff(stored), np.diff(fresh))
 
 
-def _seen(lists: tuple[I64, Entries, I64, Entries], user: I64, stored_known: I64, fresh_known: I64) -> tuple[I64, U64]:
+def _seen(lists: Lists, user: I64, stored_known: I64, fresh_known: I64) -> tuple[I64, U64]:
     offsets = np.zeros(len(user) + 1, np.int64)
     np.cumsum(stored_known + fresh_known, out=offsets[1:])
     seen = np.empty(offsets[-1], np.uint64)
@@ -251,15 +259,22 @@ def _seen(lists: tuple[I64, Entries, I64, Entries], user: I64, stored_known: I64
     return offsets, seen
 
 
-def _by_user(users: U64, entry_users: U64, entries: Entries) -> tuple[I64, Entries]:
-    """(offsets (users + 1,), entries grouped by user, each user's oldest first); entries of other users are dropped."""
+def _numbers(users: U64, keys: U64) -> I64:
+    """(m,) number of each key among `users` (v,), which are different; -1: none of them."""
+    if not len(keys):
+        return np.zeros(0, np.int64)
     index = KeyIndex(max(16, len(users)))
     index.add(users)  # numbered by first appearance, as `users` is
-    number = index.find(entry_users)
-    keep = np.flatnonzero(number >= 0)
-    number, entries = number[keep], entries[keep]
-    order, offsets = grouped(number, len(users))
-    time_ms, partition, place = (np.ascontiguousarray(entries[name]) for name in ("time_ms", "partition", "place"))
-    if not in_order(offsets, order, time_ms, partition, place):  # rare: events mostly come as they happened
-        order = np.lexsort((place, partition, time_ms, number))
-    return offsets, entries[order]
+    return index.find(keys)
+
+
+def _by_user(users: int, number: I64, entries: Entries) -> tuple[I64, Entries]:
+    """(offsets (users + 1,), entries grouped by user, each user's oldest first); entries of number -1 are dropped."""
+    if len(number) and number.min() < 0:
+        keep = np.flatnonzero(number >= 0)
+        number, entries = number[keep], entries[keep]
+    order, offsets = grouped(number, users)
+    if not in_order(offsets, order, entries["time_ms"], entries["partition"], entries["place"]):
+        # rare: events mostly come as they happened
+        order = np.lexsort((entries["place"], entries["partition"], entries["time_ms"], number))
+    return offsets, np.take(entries, order)

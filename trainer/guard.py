@@ -25,6 +25,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from embedding_store.contract import F32, U64
+from native.bounds import longest
 from trainer.foretold import Foretold
 from trainer.learner import Step
 
@@ -184,8 +185,7 @@ def _longest(changes: F32, dim: int) -> float:
     """L2 norm of the longest of (u, dim) changes; behind them sums of squares, which are those of gradients."""
     if not len(changes):
         return 0.0
-    vectors = changes[:, :dim]
-    squares = float(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64).max())
+    squares = longest(changes, dim)
     if changes.shape[1] > dim:
         squares = max(squares, float(changes[:, dim:].max()))
     return math.sqrt(squares)

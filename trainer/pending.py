@@ -13,7 +13,7 @@ import numpy.typing as npt
 from embedding_store.contract import ENTRY, F32, I64, ORDER, U32, U64, Flush, Mode, Orders, OwnEvents, Range, Source
 from embedding_store.transitions import TABLE as TRANSITIONS
 from ingest.columns import Events, MicroBatch, Partition, Tombstones
-from native.aggregate import aggregate_parts
+from native.aggregate import aggregate_parts, moved_rows
 from native.features import ITEM, NO_FEATURES, USER, FeatureSchema
 from native.key_index import unique_keys
 from native.ragged import Ragged, concatenate
@@ -270,10 +270,14 @@ class Pending:
                 scale = 1.0 if scales is None else scales[i]
                 keys, gradients = step.of(side)
                 parts.append((keys, gradients if scale == 1.0 else _scaled(gradients, scale, self._dim)))
-        keys, sums = aggregate_parts(own, parts, self._width)
+        if len(parts) == 1 and np.array_equal(parts[0][0][: len(own)], own):
+            keys, sums = parts[0]  # keys of a step are different, and begin with those of its events
+        else:
+            keys, sums = aggregate_parts(own, parts, self._width)
         keep = np.ones(len(keys), bool)
-        keep[len(own) :] = sums[len(own) :].any(axis=1)
-        return keys[keep], sums[keep]
+        if len(keys) > len(own):
+            moved_rows(sums, len(own), keep)
+        return (keys, sums) if keep.all() else (keys[keep], sums[keep])
 
 
 class _OwnEvents:
@@ -290,7 +294,8 @@ class _OwnEvents:
         self.positives: F32 = np.bincount(numbers, weights=self._weights, minlength=n).astype(np.float32)
         first = _first_of(numbers, n)
         self.checks: U32 = _column(events, f"{side}_check", np.uint32)[first]
-        ids = concatenate([getattr(e, f"{side}_id") for e in events])
+        columns = [getattr(e, f"{side}_id") for e in events]
+        ids = columns[0] if len(columns) == 1 else concatenate(columns)
         self.ids: Ragged = ids.take(first) if n else Ragged.empty()
 
     def one_by_one(self) -> OwnEvents:
@@ -331,10 +336,15 @@ def _orders(columns: list[Events] | list[Tombstones]) -> Orders:
 
 
 def _column(events: list[Events] | list[Tombstones], name: str, dtype: type[Number]) -> npt.NDArray[Number]:
+    if len(events) == 1:
+        only: npt.NDArray[Number] = getattr(events[0], name)
+        return only
     return np.concatenate([np.zeros(0, dtype), *(getattr(e, name) for e in events)])
 
 
 def _padded(column: npt.NDArray[Number], rows: I64, n: int) -> npt.NDArray[Number]:
+    if n == len(column):
+        return column  # `rows` are all
     out = np.zeros(n, column.dtype)
     out[rows] = column
     return out

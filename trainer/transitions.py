@@ -17,8 +17,7 @@ from embedding_store.contract import F32, I64, Bool
 from embedding_store.errors import SpecError
 from embedding_store.model import ModelSettings
 from embedding_store.towers import Towers, bucket_of, item_outputs, user_outputs
-from native.softmax import complete
-from native.transitions import transition_gradients
+from native.transitions import add_prior, transition_gradients
 from trainer.examples import Examples
 from trainer.settings import TrainerSettings
 
@@ -58,7 +57,7 @@ def worth_gradients(
         scores = (
             user_outputs(model, towers.user, users[start + own]) @ item_outputs(model, towers.item, items[columns]).T
         )
-        complete(scores, gates.prior[bucket], popularity[columns], np.zeros(group, np.float32), kept)
+        add_prior(scores, gates.prior[bucket], popularity[columns], kept)
         each = np.empty((2, len(own)), np.float32)
         transition_gradients(
             scores, kept, bias[columns], own, examples.target[np.maximum(order[columns], 0)], after.bounds[chosen],

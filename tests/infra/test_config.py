@@ -260,3 +260,34 @@ def test_a_feature_that_can_not_be_is_named_with_the_remedy(
     with pytest.raises(ConfigError) as caught:
         load(path, {})
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "wait_ms", "apply_every_ms"),
+    [
+        ("", 20, 0),
+        ("[trainer]\napply_every = 4", 20, 0),
+        ("[learning]\nfreshness_target_ms = 40", 10, 0),
+        ("[learning]\nfreshness_target_ms = 40\n[trainer]\napply_every = 4", 10, 10),
+        ("[learning]\nfreshness_target_ms = 40\n[ingest]\nbatch_wait_ms = 7", 7, 0),
+        ("[learning]\nfreshness_target_ms = 40\n[trainer]\napply_every = 4\napply_every_ms = 0", 10, 0),
+    ],
+)
+def test_how_long_events_wait_follows_from_the_target(
+    tmp_path: Path, text: str, wait_ms: int, apply_every_ms: int
+) -> None:
+    file = tmp_path / "towline.toml"
+    file.write_text(text)
+    config = load(file, {}).config
+    assert config.ingest.batch_wait_ms == wait_ms
+    assert config.trainer.apply_every_ms == apply_every_ms
+
+
+def test_a_target_in_the_environment_counts_and_one_out_of_range_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "towline.toml"
+    file.write_text("")
+    name = "TOWLINE_LEARNING__FRESHNESS_TARGET_MS"
+    assert load(file, {name: "16"}).config.ingest.batch_wait_ms == 4
+    for bad in ("3", "soon"):
+        with pytest.raises(ConfigError, match=name):
+            load(file, {name: bad})

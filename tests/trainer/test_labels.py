@@ -21,8 +21,8 @@ from trainer.backtest.report import report
 from trainer.backtest.stream import Stream
 from trainer.binary_step import BinaryStep
 from trainer.label_scores import LabelScore, LabelTests, auc, log_losses
+from trainer.layered_step import finished, forward
 from trainer.settings import TrainerSettings
-from trainer.softmax_step import finished, forward
 
 MORE = {
     **SCALED,
