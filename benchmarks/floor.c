@@ -1,8 +1,9 @@
 /* A server that does what a store has to do and nothing else: the floor beside which `make bench-store` puts the module.
  *
- *     floor SOCKET ROWS DIM RATE
+ *     floor SOCKET ROWS DIM RATE small|huge
  *
- * ROWS rows of DIM float32 in one flat array, on small pages as a server's are (Redis turns huge ones off for itself).
+ * ROWS rows of DIM float32 in one flat array, on small pages as a server's are that doesn't ask for others, or on huge
+ * ones: the second floor of a module that does ask.
  * Keys are row numbers: no index, no header, no ids, no commands. Rows are prefetched in blocks, so that it is a floor and
  * not a straw man. One client at a time over a Unix socket:
  *
@@ -105,14 +106,14 @@ static bool serve(struct floor *f, int client)
     return answer(client, "OK\r\n", 4);
 }
 
-static void *pages(size_t bytes)
+static void *pages(size_t bytes, bool huge)
 {
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) {
         perror("floor: memory");
         exit(1);
     }
-    madvise(at, bytes, MADV_NOHUGEPAGE);
+    madvise(at, bytes, huge ? MADV_HUGEPAGE : MADV_NOHUGEPAGE); /* no huge ones: small ones */
     return at;
 }
 
@@ -135,8 +136,9 @@ static int listening(const char *path)
 
 int main(int argc, char **argv)
 {
-    if (argc != 5) {
-        fprintf(stderr, "usage: floor SOCKET ROWS DIM RATE\n");
+    bool huge = argc == 6 && strcmp(argv[5], "huge") == 0;
+    if (argc != 6 || (!huge && strcmp(argv[5], "small") != 0)) {
+        fprintf(stderr, "usage: floor SOCKET ROWS DIM RATE small|huge\n");
         return 1;
     }
     struct floor f = {.length = strtoull(argv[2], NULL, 10), .dim = strtoull(argv[3], NULL, 10),
@@ -145,11 +147,11 @@ int main(int argc, char **argv)
         fprintf(stderr, "floor: rows and dim have to be numbers from 1 on\n");
         return 1;
     }
-    f.rows = pages(f.length * f.dim * sizeof(float));
+    f.rows = pages(f.length * f.dim * sizeof(float), huge);
     for (uint64_t i = 0; i < f.length * f.dim; i++)
         f.rows[i] = 0.5f;
-    f.keys = pages(MOST_KEYS * sizeof *f.keys);
-    f.gradients = pages(MOST_KEYS * f.dim * sizeof(float));
+    f.keys = pages(MOST_KEYS * sizeof *f.keys, false);
+    f.gradients = pages(MOST_KEYS * f.dim * sizeof(float), false);
     int server = listening(argv[1]);
     for (;;) {
         int client = accept(server, NULL, NULL);

@@ -1,7 +1,8 @@
 """What the store costs, in one run beside a floor, stock Redis and TFRA's commands: `make bench-store`.
 
 1. lookup + apply of --keys random keys out of --rows rows, by turns on the floor (`benchmarks/floor.c`: memory and
-   socket alone), the module (one shard, each optimizer) and stock Redis (MGET + MSET of vectors); one client for all
+   socket alone; on small pages, which the limit is of, and on huge ones), the module (one shard, each optimizer) and
+   stock Redis (MGET + MSET of vectors); one client for all
 2. bytes of a row, at the index's worst load
 3. bytes on the wire for a step
 4. the store's own client: both backends, one and two writers; every row is counted afterwards, `lost` must be 0
@@ -86,8 +87,13 @@ def measured(arguments: argparse.Namespace, progress: Progress) -> dict[str, Any
             }
             calls.fill_stock(stock, rows, dim, progress)
             tables = {name: (f.spec, f.offset) for name, f in filled.items()}
-            with floor_server(folder, rows, dim) as floor, undisturbed(floor, module, stock) as alone:
-                costs = calls.measure(floor, module, stock, tables, rows, arguments.keys, arguments.seconds, progress)
+            with (
+                floor_server(folder, rows, dim, "small") as floor,
+                floor_server(folder, rows, dim, "huge") as huge,
+                undisturbed(floor, huge, module, stock) as alone,
+            ):
+                floors = {"floor": floor, "floor_on_huge_pages": huge}
+                costs = calls.measure(floors, module, stock, tables, rows, arguments.keys, arguments.seconds, progress)
             on_the_wire = wire.measure(module, stock, arguments.keys, dim)
             for served in (module, stock):
                 served.told("FLUSHALL")
@@ -121,6 +127,7 @@ def headline(
     sgd, floor, stock = costs["sgd"], costs["floor"], costs["stock"]
     return {
         "lookup_apply_over_floor": round(sgd.both_us / floor.both_us, 3),
+        "lookup_apply_over_floor_on_huge_pages": round(sgd.both_us / costs["floor_on_huge_pages"].both_us, 3),
         "lookup_apply_over_floor_in_quiet": round(sgd.both_p10_us / floor.both_p10_us, 3),
         "stock_over_module_server_cpu": round(stock.server_cpu_ns_per_row / sgd.server_cpu_ns_per_row, 2),
         "bytes_over_payload": filled["sgd"].worst_bytes_over_payload,
@@ -139,6 +146,7 @@ def over_floor(costs: dict[str, Cost]) -> dict[str, Any]:
             for name in OPTIMIZERS
         },
         "floor": floor._asdict(),
+        "floor_on_huge_pages": costs["floor_on_huge_pages"]._asdict(),
         "stock": costs["stock"]._asdict(),
     }
 

@@ -122,7 +122,7 @@ def fill_stock(served: Served, rows: int, dim: int, progress: Progress) -> None:
 
 
 def measure(
-    floor: Served,
+    floors: dict[str, Served],
     module: Served,
     stock: Served,
     tables: dict[str, tuple[TableSpec, int]],
@@ -131,11 +131,11 @@ def measure(
     seconds: float,
     progress: Progress,
 ) -> dict[str, Cost]:
-    """Costs of `floor`, `stock`, and each of `tables`, which are full: by name (declaration, offset of SOURCE)."""
+    """Costs of `floors`, `stock`, and each of `tables`, which are full: by name (declaration, offset of SOURCE)."""
     parts = batches(rows, BATCHES, keys)
     dim = next(iter(tables.values()))[0].dim
     gradients = gradients_of(len(parts[0]), dim)
-    sides = {"floor": floor_side(floor, parts, gradients)}
+    sides = {name: floor_side(floor, parts, gradients) for name, floor in floors.items()}
     for name, (spec, offset) in tables.items():
         sides[name] = module_side(module, spec, parts, gradients, START + offset)
     sides["stock"] = stock_side(stock, parts, gradients)

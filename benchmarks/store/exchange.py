@@ -48,7 +48,9 @@ class Exchange:
         started = time.perf_counter()
         self._socket.sendall(request.data)
         received = receive(view[:expected])
-        if request.reply_bytes is not None:
+        # a whole line that is a refusal: a reply of the floor's may begin with any byte
+        refused = 0 < received < expected and self._buffer[0] == ord("-") and self._buffer[received - 1] == ord("\n")
+        if request.reply_bytes is not None and not refused:
             while 0 < received < expected:
                 got = receive(view[received:expected])
                 if not got:
@@ -56,10 +58,10 @@ class Exchange:
                 received += got
         taken = time.perf_counter() - started
         self._received = received
+        if refused:
+            raise RuntimeError(f"the server refused: {self.reply[:300]!r}")
         if not received or (request.reply_bytes is not None and received < expected):
             raise ConnectionError(f"the server ended the connection after {received} bytes: did it die?")
-        if self._buffer[0] == ord("-"):
-            raise RuntimeError(f"the server refused: {self.reply[:300]!r}")
         return taken
 
     @property

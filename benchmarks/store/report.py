@@ -32,7 +32,8 @@ def _calls(figures: dict[str, Any]) -> Table:
     table = Table(title="one call each, median µs")
     for column in ("", "lookup", "apply", "both", "over the floor", "server CPU, ns a row"):
         table.add_column(column, justify="right" if column else "left")
-    sides = {"floor": figures["floor"], **figures["optimizers"], "stock MGET, MSET": figures["stock"]}
+    floors = {"floor": figures["floor"], "floor on huge pages": figures["floor_on_huge_pages"]}
+    sides = {**floors, **figures["optimizers"], "stock MGET, MSET": figures["stock"]}
     for name, cost in sides.items():
         over = round(cost["both_us"] / figures["floor"]["both_us"], 2)
         words = (cost["lookup_us"], cost["apply_us"], cost["both_us"], over, cost["server_cpu_ns_per_row"])

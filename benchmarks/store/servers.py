@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from embedding_store.redis_store.client import Wire, address_of
 from embedding_store.settings import RedisSettings
@@ -88,13 +88,13 @@ def undisturbed(*served: Served) -> Iterator[bool]:
 
 
 @contextlib.contextmanager
-def floor_server(folder: Path, rows: int, dim: int) -> Iterator[Served]:
-    """Compiled and started."""
-    program = build(folder / "floor", [FLOOR_SOURCE])
-    socket = folder / "floor.sock"
-    command = [str(program), str(socket), str(rows), str(dim), "0.05"]
-    record = process.start("the floor", command, folder / "floor.log")
-    served = Served("the floor", record, socket)
+def floor_server(folder: Path, rows: int, dim: int, pages: Literal["small", "huge"]) -> Iterator[Served]:
+    """Compiled and started; the files of the two kinds have names of their own."""
+    program = build(folder / f"floor-{pages}", [FLOOR_SOURCE])
+    socket = folder / f"floor-{pages}.sock"
+    command = [str(program), str(socket), str(rows), str(dim), "0.05", pages]
+    record = process.start(f"the floor on {pages} pages", command, folder / f"floor-{pages}.log")
+    served = Served(f"the floor on {pages} pages", record, socket)
     try:
         Deadline(START_TIMEOUT_S).wait(lambda: socket.exists() or not process.is_alive(record))
         served.check()

@@ -17,6 +17,7 @@ def test_a_small_run_prints_one_object_and_loses_nothing():
     assert told["lost"] == 0
     assert {
         "lookup_apply_over_floor",
+        "lookup_apply_over_floor_on_huge_pages",
         "stock_over_module_server_cpu",
         "bytes_over_payload",
         "growth_worst_call_ms",

@@ -14,7 +14,13 @@ struct allocator {
     void (*give)(void *context, void *block, size_t size); /* block is not NULL */
     void *context;
     size_t held; /* bytes */
+    /* Asks for ALLOCATOR_HUGE bytes, on a multiple of it, to be put on one page. A wish, of no effect on what the memory
+     * holds, who it belongs to, or the account; it may lie in part in others' memory. NULL: nobody to ask.
+     */
+    void (*huge)(void *context, void *at);
 };
+
+#define ALLOCATOR_HUGE ((size_t)2 << 20)
 
 static inline void *allocator_take(struct allocator *a, size_t size)
 {

@@ -7,8 +7,6 @@
 
 #include "access.h"
 
-#define LINE 64u
-
 struct mover {
     void *(*move)(void *context, void *block, size_t size);
     void *context;
@@ -24,8 +22,8 @@ static void *moved(const struct mover *m, void *block, size_t size)
 /* Objects must begin on a cache line, and the new block may lie otherwise than the old one. */
 static void move_chunk(const struct mover *m, struct slab_chunk *c)
 {
-    unsigned char *block = moved(m, c->base - c->pad, slab_chunk_bytes(c->stride));
-    uint8_t pad = (uint8_t)((LINE - ((uintptr_t)block & (LINE - 1))) & (LINE - 1));
+    unsigned char *block = moved(m, c->base - c->pad, slab_chunk_bytes(c));
+    uint8_t pad = (uint8_t)((SLAB_LINE - ((uintptr_t)block & (SLAB_LINE - 1))) & (SLAB_LINE - 1));
     if (pad != c->pad)
         memmove(block + pad, block + c->pad, (size_t)c->slots * c->stride);
     c->base = block + pad;

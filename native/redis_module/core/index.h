@@ -138,6 +138,7 @@ PREFETCHING void index_prefetch_count(const struct index *x, uint64_t place)
 static inline uint32_t index_match(const struct index_bucket *bucket, uint64_t place)
 {
     uint32_t matches = 1u << INDEX_SLOTS;
+#pragma GCC unroll 5
     for (uint32_t s = 0; s < INDEX_SLOTS; s++)
         matches |= (uint32_t)(bucket->places[s] == place) << s;
     return (uint32_t)__builtin_ctz(matches);

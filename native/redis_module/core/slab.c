@@ -2,17 +2,10 @@
 
 #include <string.h>
 
-#define LINE 64u
-
 void slab_open(struct slab *s, struct allocator *allocator)
 {
     memset(s, 0, sizeof *s);
     s->allocator = allocator;
-}
-
-size_t slab_chunk_bytes(uint32_t stride)
-{
-    return stride <= SLAB_CHUNK_BYTES / 16 ? SLAB_CHUNK_BYTES : (size_t)stride * 16 + LINE - 1;
 }
 
 void slab_close(struct slab *s)
@@ -20,7 +13,7 @@ void slab_close(struct slab *s)
     for (uint32_t k = 1; k < s->length; k++) {
         struct slab_chunk *c = &s->chunks[k];
         if (c->base)
-            allocator_give(s->allocator, c->base - c->pad, slab_chunk_bytes(c->stride));
+            allocator_give(s->allocator, c->base - c->pad, slab_chunk_bytes(c));
     }
     allocator_give(s->allocator, s->chunks, s->capacity * sizeof *s->chunks);
     slab_open(s, s->allocator);
@@ -28,7 +21,7 @@ void slab_close(struct slab *s)
 
 static uint32_t stride_of(uint32_t bytes)
 {
-    uint32_t stride = (bytes + LINE - 1) / LINE * LINE;
+    uint32_t stride = (bytes + SLAB_LINE - 1) / SLAB_LINE * SLAB_LINE;
     if ((stride - bytes) * 16 > bytes)
         stride = (bytes + 15) / 16 * 16;
     return stride ? stride : 16;
@@ -97,13 +90,40 @@ static uint32_t chunk_number(struct slab *s)
     return s->length;
 }
 
+/* As large as a small part of the class, and as its slots can be told apart. */
+static uint8_t doublings_of(const struct slab_class *class)
+{
+    uint8_t doublings = 0;
+    for (size_t bytes = 2 * SLAB_CHUNK_BYTES; class->stride <= SLAB_CHUNK_BYTES / 16 && doublings < SLAB_MOST_DOUBLINGS &&
+                                              bytes <= class->bytes / SLAB_CHUNK_SHARE &&
+                                              bytes / class->stride <= SLAB_SLOTS;
+         bytes *= 2)
+        doublings++;
+    return doublings;
+}
+
+/* Lengthens the run by a block, or begins another. What lies before the block is in use, so its pages are there. */
+static void lengthen_run(const struct allocator *a, struct slab_run *run, const void *block, size_t bytes)
+{
+    uintptr_t at = (uintptr_t)block;
+    if (!a->huge)
+        return;
+    if (at < run->to || at - run->to > SLAB_RUN_GAP)
+        run->from = (at + ALLOCATOR_HUGE - 1) / ALLOCATOR_HUGE * ALLOCATOR_HUGE;
+    for (; run->from + ALLOCATOR_HUGE <= at; run->from += ALLOCATOR_HUGE)
+        a->huge(a->context, (void *)run->from);
+    run->to = at + bytes;
+}
+
 static uint32_t new_chunk(struct slab *s, int class)
 {
     uint32_t k = chunk_number(s);
     if (!k)
         return 0;
-    uint32_t stride = s->class[class].stride;
-    size_t bytes = slab_chunk_bytes(stride);
+    struct slab_class *of = &s->class[class];
+    struct slab_chunk made = {.stride = of->stride, .free = SLAB_NOTHING, .class = (uint8_t)class,
+                              .doublings = doublings_of(of)};
+    size_t bytes = slab_chunk_bytes(&made);
     unsigned char *block = allocator_take(s->allocator, bytes);
     if (!block)
         return 0;
@@ -112,13 +132,14 @@ static uint32_t new_chunk(struct slab *s, int class)
         s->free = c->next;
     else
         s->length++;
-    size_t slots = (bytes - (LINE - 1)) / stride; /* however the block is aligned */
-    if (slots > SLAB_SLOTS)
-        slots = SLAB_SLOTS;
-    uint8_t pad = (uint8_t)((LINE - ((uintptr_t)block & (LINE - 1))) & (LINE - 1));
-    *c = (struct slab_chunk){.base = block + pad, .stride = stride, .slots = (uint16_t)slots,
-                             .free = SLAB_NOTHING, .class = (uint8_t)class, .pad = pad};
+    size_t slots = (bytes - (SLAB_LINE - 1)) / made.stride; /* however the block is aligned */
+    made.slots = (uint16_t)(slots < SLAB_SLOTS ? slots : SLAB_SLOTS);
+    made.pad = (uint8_t)((SLAB_LINE - ((uintptr_t)block & (SLAB_LINE - 1))) & (SLAB_LINE - 1));
+    made.base = block + made.pad;
+    *c = made;
+    of->bytes += bytes;
     join_open(s, k);
+    lengthen_run(s->allocator, &of->run, block, bytes);
     return k;
 }
 
@@ -152,7 +173,8 @@ void slab_give(struct slab *s, handle h)
     if (c->used || (!c->prev && !c->next))
         return;
     leave_open(s, k);
-    allocator_give(s->allocator, c->base - c->pad, slab_chunk_bytes(c->stride));
+    s->class[c->class].bytes -= slab_chunk_bytes(c);
+    allocator_give(s->allocator, c->base - c->pad, slab_chunk_bytes(c));
     *c = (struct slab_chunk){.next = s->free};
     s->free = k;
 }

@@ -3,7 +3,13 @@
  * Why not one allocation per row: a pointer costs twice a handle in the index and in both links of the order, an
  * allocator's size class up to a fifth of the row, and rows that lie in chunks can be aligned to cache lines, which
  * allocators of modules don't promise. Why chunks of 64 KiB: a size class of jemalloc, large enough that the few bytes
- * lost to alignment and at the end of a chunk are below 1 %.
+ * lost to alignment and at the end of a chunk are below 1 %. Where a class holds much they are larger, up to 1 MiB, and
+ * never more than a 128th of the class, so that the last one's empty end costs less than the many ends it saves.
+ *
+ * Rows of a large table lie on more pages than the processor keeps translations of, and a row that is fetched waits for
+ * one. So the allocator is asked to put chunks on huge pages: memory that chunks have filled without a gap to speak of,
+ * one huge page after the other, when the next chunk is taken. Large chunks are what makes that last: between small ones
+ * lie the buffers of calls, and when the server's allocator gives the pages of one back, the system splits the huge page.
  *
  * A handle is chunk · 4096 + slot; chunk 0 does not exist, so no handle is 0. Handles stay valid until released; the
  * addresses behind them until the object is released (nothing moves). A chunk whose last object goes is given back,
@@ -17,7 +23,11 @@
 
 #include "allocator.h"
 
-#define SLAB_CHUNK_BYTES 65536
+#define SLAB_CHUNK_BYTES 65536 /* of the smallest chunk */
+#define SLAB_MOST_DOUBLINGS 4  /* 1 MiB */
+#define SLAB_CHUNK_SHARE 128   /* a chunk is at most such a part of its class, if it is not the smallest */
+#define SLAB_RUN_GAP ((size_t)512 << 10) /* what others may have between two chunks of a run */
+#define SLAB_LINE 64u
 #define SLAB_SLOT_BITS 12
 #define SLAB_SLOTS (1u << SLAB_SLOT_BITS)
 #define SLAB_CHUNKS (1u << (32 - SLAB_SLOT_BITS))
@@ -35,11 +45,22 @@ struct slab_chunk {
     uint16_t free;  /* first of the released slots, each holding the next; SLAB_NOTHING */
     uint8_t class;
     uint8_t pad; /* base − pad is what the allocator gave */
+    uint8_t doublings; /* of the smallest size */
+};
+
+_Static_assert(sizeof(struct slab_chunk) == 32, "two of a cache line");
+
+/* Memory in which chunks of a class follow one another. */
+struct slab_run {
+    uintptr_t from; /* on a huge page, the first that was not asked for yet */
+    uintptr_t to;
 };
 
 struct slab_class {
     uint32_t stride;
     uint32_t open; /* first chunk with room, 0: none */
+    size_t bytes;  /* of its chunks */
+    struct slab_run run; /* of those taken last */
 };
 
 struct slab {
@@ -77,7 +98,11 @@ handle slab_take(struct slab *s, int class);
 void slab_give(struct slab *s, handle h);
 
 /* What a chunk takes of the allocator. Larger objects come sixteen to a chunk, so that its end wastes little of them too. */
-size_t slab_chunk_bytes(uint32_t stride);
+static inline size_t slab_chunk_bytes(const struct slab_chunk *c)
+{
+    return c->stride <= SLAB_CHUNK_BYTES / 16 ? (size_t)SLAB_CHUNK_BYTES << c->doublings
+                                              : (size_t)c->stride * 16 + SLAB_LINE - 1;
+}
 
 static inline void *slab_at(const struct slab *s, handle h)
 {

@@ -3,12 +3,14 @@
 #include <string.h>
 
 #include "defrag.h"
+#include "huge_pages.h"
 
 #define NAME "towlshard" /* nine characters, by which an RDB file knows the type */
 #define ENCVER 1         /* of what is around the blocks; theirs is SAVED_VERSION */
 
 RedisModuleType *datatype;
 static uint64_t salt;
+static void (*huge)(void *context, void *at);
 
 static void *take(void *context, size_t size)
 {
@@ -28,7 +30,7 @@ struct value *value_new(void)
     struct value *v = take(NULL, sizeof *v);
     if (v) {
         memset(v, 0, sizeof *v);
-        v->allocator = (struct allocator){take, give, NULL, 0};
+        v->allocator = (struct allocator){take, give, NULL, 0, huge};
         saved_load_begin(&v->loader, &v->shard, salt, &v->allocator);
     }
     return v;
@@ -220,6 +222,7 @@ bool datatype_register(RedisModuleCtx *ctx)
         .copy = copy,
         .defrag = defrag,
     };
+    huge = huge_pages();
     RedisModule_GetRandomBytes((unsigned char *)&salt, sizeof salt);
     datatype = RedisModule_CreateDataType(ctx, NAME, ENCVER, &methods);
     return datatype != NULL;

@@ -36,5 +36,5 @@ static void give(void *context, void *block, size_t size)
 void counting_open(struct allocator *a, struct counting *c)
 {
     *c = (struct counting){.left = -1};
-    *a = (struct allocator){take, give, c, 0};
+    *a = (struct allocator){take, give, c, 0, NULL};
 }

@@ -12,7 +12,9 @@ KINDS = ("add", "sgd", "adagrad", "rowwise_adagrad", "adam")
 
 
 class Allocator(c.Structure):
-    _fields_ = (("take", c.c_void_p), ("give", c.c_void_p), ("context", c.c_void_p), ("held", c.c_size_t))
+    _fields_ = (
+        ("take", c.c_void_p), ("give", c.c_void_p), ("context", c.c_void_p), ("held", c.c_size_t), ("huge", c.c_void_p),
+    )  # fmt: skip
 
 
 class Counting(c.Structure):

@@ -119,7 +119,7 @@ def test_memory_comes_back(opened):
         table.apply(flush_of([], 2 * turn + 1, 2 * turn + 2, forget=keys))
         assert table.meta(0)["remembered"] == len(keys)
         assert table.meta(0)["memory"] < 0.35 * sizes[0]
-    assert max(sizes) < 1.1 * sizes[0]
+    assert max(sizes) < 1.11 * sizes[0]  # a chunk that is kept has 128 KiB here
 
 
 def test_growth_is_a_segment_at_a_time(opened, library):
