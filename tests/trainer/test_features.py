@@ -33,12 +33,12 @@ from trainer.dense import DenseWorker
 from trainer.examples import ExampleReader
 from trainer.features import Bags, ExampleFeatures, recorded_of
 from trainer.features import newest as newest_of
+from trainer.layered_step import finished, forward
 from trainer.learner import Learner
 from trainer.metrics import Metrics
 from trainer.pending import Pending
 from trainer.replay import ReplayBuffer
 from trainer.settings import TrainerSettings
-from trainer.softmax_step import finished, forward
 from trainer.worker import Worker
 
 

@@ -16,7 +16,6 @@ from tests.flushes import flush_of
 from tests.trainer.numpy_step import softmax_step
 from tests.trainer.small import SOURCE, declare
 from trainer import learner as learner_module
-from trainer import softmax_step as softmax_step_module
 from trainer.dense import DenseWorker
 from trainer.examples import Examples
 from trainer.layered_step import step_on_tensorflow, step_with_layers
@@ -418,19 +417,3 @@ def test_the_trained_towers_are_the_served_ones(name):
         )
     assert not np.allclose(forward(towers.user, x), forward(towers.item, x))
     assert towers.user[-1][0].shape[1] == model.output_dim
-
-
-def test_layers_are_traced_once_whatever_the_number_of_groups(monkeypatch):
-    traced, model, group = [], MODELS["dense"], 8
-    forward = softmax_step_module.forward
-    monkeypatch.setattr(softmax_step_module, "forward", lambda layers, x: traced.append(x.shape) or forward(layers, x))
-    _, dense = learner_of(model, group)
-    traced.clear()
-    step, rng = step_with_layers(model, group, dense, 0.1), np.random.default_rng(0)
-    assert len(traced) == 2, "users and items"
-    for n in (group, 3 * group, 17 * group):
-        users, items = rng.normal(size=(2, n, model.dim)).astype(np.float32)
-        columns = rng.normal(size=(3, n)).astype(np.float32)
-        found = step(users, items, *columns, np.ones((n, group), bool), np.ones(n, np.float32))
-        assert np.isfinite(found.loss)
-    assert len(traced) == 2
