@@ -56,6 +56,11 @@ class Gates:
         """Values of all four."""
         return self.logits.size + self.scales.size + self.prior.size + self.transition.size
 
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of each."""
+        return self.logits.shape, self.scales.shape, self.prior.shape, self.transition.shape
+
     def flat(self) -> F32:
         """(size,) one after the other."""
         return np.concatenate(
@@ -115,6 +120,12 @@ class DenseParameters:
         self.size = self.gates + 2 * tower
         self._row = model.tables()["dense"].dim if self.size else 1
         self.rows = -(-self.size // self._row)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of all parameters in their order: models that differ here read one another's table as nonsense."""
+        gates = self._gates.shapes if self.gates else ()
+        return (*gates, *self._shapes)
 
     @property
     def keys(self) -> U64:

@@ -18,6 +18,7 @@ from trainer.alarm import Alarm
 from trainer.backoff import Backoff
 from trainer.copies import check_deltas
 from trainer.dense import DenseWorker
+from trainer.dense_layout import check_dense_layout
 from trainer.examples import ExampleReader
 from trainer.exclusion import Exclusion
 from trainer.features import recorded_of
@@ -225,6 +226,8 @@ class Worker:
         """Tables and model are in the store, also after it was emptied. The newest process decides on the model."""
         for spec in self._model.tables().values():
             self._store.create(spec)
+        if not self._published:
+            check_dense_layout(self._store, self._model)
         if not self._published or self._store.published_model() is None:
             self._store.publish_model(self._model.document())
             self._published = True
