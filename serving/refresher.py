@@ -62,6 +62,7 @@ class Refresher(threading.Thread):
         self._delay_s = _FIRST_DELAY_S
         self._told = False  # that there is no model yet
         self._model_checked_s = 0.0
+        self._refused: bytes | None = None  # a model that was told of
 
     def run(self) -> None:
         """The thread's body."""
@@ -138,10 +139,16 @@ class Refresher(threading.Thread):
                 "the published model can't be read: it is of another version, upgrade this service or the trainer"
             ) from error
         if model.features and self._board is not None:
-            raise UnservableModel(
+            refused = UnservableModel(
                 "the published model declares features, whose rows several workers don't share yet: set [serving] "
                 "workers = 1"
             )
+            if kept is None:
+                raise refused
+            if self._refused != document:
+                log.error("%s; the model before it is served on", refused)
+            self._refused = document
+            return kept
         kept = Kept(store, document, ItemMirror(store, model, _DECAY_SHARE))
         as_of_s = self._loaded(kept)
         self._hand_over(kept)

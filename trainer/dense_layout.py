@@ -6,7 +6,7 @@ import msgspec
 from pydantic import ValidationError
 
 from embedding_store.contract import EmbeddingStore
-from embedding_store.errors import SpecConflict
+from embedding_store.errors import SpecConflict, UnknownTable
 from embedding_store.model import ModelSettings
 from embedding_store.towers import DenseParameters
 
@@ -28,7 +28,10 @@ def check_dense_layout(store: EmbeddingStore, model: ModelSettings) -> None:
         return
     if not before.has_dense or DenseParameters(before).shapes == DenseParameters(model).shapes:
         return
-    if store.status("dense")[0].clock == 0:
+    try:
+        if store.status("dense")[0].clock == 0:
+            return
+    except UnknownTable:  # nothing was ever learned there
         return
     differ = [name for name in _SHAPING if getattr(before, name) != getattr(model, name)]
     told = "; ".join(f"{name} was {getattr(before, name)} and is {getattr(model, name)}" for name in differ)

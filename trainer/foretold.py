@@ -98,7 +98,7 @@ def _spread(rows: I64, most: int) -> I64:
 def _scores(
     examples: Examples, model: ModelSettings, towers: Towers, clock: int, rows: I64, columns: I64
 ) -> tuple[F32, F32]:
-    """((n,) of the rows' own items, (n, m) of the columns): what serving would rank by."""
+    """((n,) of the rows' own items, (n, m) of the columns): what serving would rank by, transitions left out."""
     users, prior = user_outputs(examples, model, towers, rows)
     n, needed = len(rows), np.concatenate([examples.target[rows], columns])
     items = item_outputs(model, towers.item, examples.vectors[needed])

@@ -19,7 +19,7 @@ from trainer.backoff import Backoff
 from trainer.copies import check_deltas
 from trainer.dense import DenseWorker
 from trainer.dense_layout import check_dense_layout
-from trainer.examples import ExampleReader
+from trainer.examples import ExampleReader, Past
 from trainer.exclusion import Exclusion
 from trainer.features import recorded_of
 from trainer.guard import Verdict
@@ -224,10 +224,10 @@ class Worker:
 
     def _declare(self) -> None:
         """Tables and model are in the store, also after it was emptied. The newest process decides on the model."""
+        if not self._published:
+            check_dense_layout(self._store, self._model)  # first: a table that is declared stays
         for spec in self._model.tables().values():
             self._store.create(spec)
-        if not self._published:
-            check_dense_layout(self._store, self._model)
         if not self._published or self._store.published_model() is None:
             self._store.publish_model(self._model.document())
             self._published = True
@@ -326,14 +326,15 @@ class Worker:
             )
             self._metrics.took(batch)
         else:
-            self._quarantine(batch, events, verdict)
+            self._quarantine(batch, events, verdict, past)
 
-    def _quarantine(self, batch: MicroBatch, events: Events, verdict: Verdict) -> None:
+    def _quarantine(self, batch: MicroBatch, events: Events, verdict: Verdict, past: Past | None) -> None:
         """Count events without learning from them. The call that carries them goes out as ever: exactly once."""
         if not self._progress.replaying and self._policy.rolled_back(batch, verdict, self._clock):
             self._rolled_back = True
             raise Moved("the store was rolled back to a snapshot")
-        self._pending.add(batch, None, events)
+        # transitions are counts, as histories are: they must not depend on whether it was judged
+        self._pending.add(batch, None, events, (), past if self._model.successors else None)
         self._metrics.took(batch)
         self._stream.quarantine(batch, verdict.reason)
         if self._policy.pauses(batch, verdict):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from embedding_store.errors import SpecConflict
+from embedding_store.errors import SpecConflict, UnknownTable
 from embedding_store.memory import MemoryStore
 from embedding_store.model import ModelSettings
 from ingest.columns import Partition
@@ -50,7 +50,11 @@ def test_a_worker_refuses_it_before_it_publishes_its_model():
     source = ListedSource({Partition("clicks", 0): [b'{"user_id":1,"item_id":2}']})
     with pytest.raises(SpecConflict):
         Worker(store, source, OTHERS["history_length"], TrainerSettings(replay=0), Metrics()).step()
+    with pytest.raises(SpecConflict):
+        Worker(store, source, OTHERS["successors"], TrainerSettings(replay=0), Metrics()).step()
     assert store.published_model() == MODEL.document()
+    with pytest.raises(UnknownTable):
+        store.spec("next")
 
 
 def test_what_leaves_the_layout_alone_may_change_and_so_may_all_of_an_empty_store():
