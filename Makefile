@@ -1,4 +1,4 @@
-# make demo · make test · make check · make bench-freshness · make bench-learning · make bench-store · make bench-serving · make bench-e2e · make bench-knobs · make chaos; each sets up what it needs, once.
+# make demo · make test · make check · make bench · make bench-freshness · make bench-learning · make bench-store · make bench-serving · make bench-starts · make bench-e2e · make bench-trainer · make bench-scale · make bench-knobs · make soak · make chaos; each sets up what it needs, once.
 SHELL := /bin/bash
 PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys; raise SystemExit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && { command -v $$p; break; }; done)
@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 BIN := $(VENV)/bin
 
 # python -m infra.docker.lock keeps the images' locks in step with requirements.lock
-.PHONY: demo test check bench-freshness bench-learning bench-store bench-serving bench-e2e bench-knobs fuzz laws-sanitized chaos lock install clean
+.PHONY: demo test check bench bench-freshness bench-learning bench-store bench-serving bench-starts bench-e2e bench-trainer bench-scale bench-knobs soak fuzz laws-sanitized chaos lock install clean
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "towline needs Python 3.11, 3.12 or 3.13; install one, or name it: make PYTHON=/path/to/python3.12" >&2; exit 1; }
@@ -37,6 +37,10 @@ lock:
 		pyproject.toml -o requirements.lock
 	$(BIN)/python -m infra.docker.lock
 
+# all of them, the best part of an hour, and docs/BENCHMARKS.md; ONLY="store e2e" for some
+bench: $(STAMP)
+	@$(BIN)/python -m benchmarks.everything $(ONLY)
+
 bench-freshness: $(STAMP)
 	@$(BIN)/python -m benchmarks.freshness
 
@@ -51,9 +55,25 @@ bench-store: $(STAMP)
 bench-e2e: $(STAMP)
 	@$(BIN)/python -m benchmarks.e2e $(if $(EVENTS),--events $(EVENTS)) $(if $(RATE),--rate $(RATE)) $(if $(LIVE),--live-seconds $(LIVE))
 
+# beside TFRA on Redis, which is installed in an environment of its own; needs Python 3.12 or older
+bench-trainer: $(STAMP)
+	@$(BIN)/python -m benchmarks.trainer $(if $(ROUNDS),--rounds $(ROUNDS))
+
+# PLOTS= folder for the pictures
+bench-scale: $(STAMP)
+	@$(BIN)/python -m benchmarks.scale $(if $(PLOTS),--plots $(PLOTS))
+
 # SECONDS= of each measurement; needs wrk
 bench-serving: $(STAMP)
 	@$(BIN)/python -m benchmarks.serving $(if $(SECONDS),--seconds $(SECONDS))
+
+# ITEMS=, SECONDS= of each measurement; needs wrk
+bench-starts: $(STAMP)
+	@$(BIN)/python -m benchmarks.serving.starts $(if $(ITEMS),--items $(ITEMS)) $(if $(SECONDS),--seconds $(SECONDS))
+
+# MINUTES=, RATE= events a second: memory of every process while it runs
+soak: $(STAMP)
+	@$(BIN)/python -m benchmarks.soak $(if $(MINUTES),--minutes $(MINUTES)) $(if $(RATE),--rate $(RATE)) $(if $(PLOT),--plot $(PLOT))
 
 # SECONDS= for each of the targets
 fuzz: $(STAMP)

@@ -109,7 +109,7 @@ class DenseVersions:
         if version.shape != (len(self._keys), dim):
             raise BadRequest(
                 f"version {number} has {version.shape} dense values, the model {(len(self._keys), dim)}: its "
-                "dense_layers were others"
+                "dense_layers, history_length, clocks, successors or learned_gates were others"
             )
         n = 1 - (-version.shape[0] * dim // _FLOATS)
         parts = self._store.values(VERSIONS.name, _slot(number, n))

@@ -9,6 +9,7 @@ StoreError
 ├── SeekConflict         compare-and-set of an offset found another value
 ├── CallOutOfTurn        a training client's call does not follow what the store has of it
 ├── SnapshotError        a snapshot that is missing, damaged or of another kind of store: nothing was changed
+├── MirrorFileRefused    a mirror's file that is damaged, or of another model, store or time
 ├── StoreMisconfigured   the server would break guarantees (an evicting maxmemory-policy, too old)
 └── StoreUnavailable     the server can't be reached or refuses for now: retry with back-off, then reconcile
     ├── StoreFull        out of memory: shards that refused applied nothing
@@ -52,6 +53,10 @@ class CallOutOfTurn(StoreError):
 
 class SnapshotError(StoreError):
     """The snapshot can't be made, or can't be restored here; the message says why. Nothing was changed."""
+
+
+class MirrorFileRefused(StoreError):
+    """The message says which file and why; what it would have held is read from the store."""
 
 
 class StoreMisconfigured(StoreError):

@@ -73,57 +73,78 @@ def parts_of(spec: TableSpec, flush: Flush, *, gradients: bool = True) -> list[P
     order, starts = by_shard(flush.keys, spec.shards)
     place = np.empty_like(order)  # where each row of the flush went
     place[order] = np.arange(len(order))
+    # each column is put in the order of the shards once, and cut into views
+    keys, counts, positives, checks, ids = (
+        flush.keys[order], flush.counts[order], flush.positives[order], flush.checks[order], flush.ids.take(order)
+    )  # fmt: skip
+    pushes = None if flush.gradients is None else flush.gradients[order]
+    state_deltas = None if flush.state_deltas is None else flush.state_deltas[order]
     of_append = _Followers(append_rows, place, starts)
+    appends = np.take(appends, of_append.order, axis=0)
     of_value = _Followers(value_rows, place, starts)
+    values, value_orders = values.take(of_value.order), value_orders[of_value.order]
     of_forget = _Followers(forget_rows, place, starts)
-    of_event = None if own is None else _Followers(own.rows, place, starts)
+    forget_orders = forget_orders[of_forget.order]
+    forget_checks = None if forget_checks is None else forget_checks[of_forget.order]
+    of_event = None
+    if own is not None:
+        of_event = _Followers(own.rows, place, starts)
+        own = OwnEvents(of_event.rows, np.take(own.orders, of_event.order), own.positives[of_event.order])
     parts = []
     for s in range(spec.shards):
-        rows = order[starts[s] : starts[s + 1]]
-        mine, append_at = of_append.of(s)
-        valued, value_at = of_value.of(s)
-        forgotten, forget_at = of_forget.of(s)
+        mine = slice(starts[s], starts[s + 1])
+        appended, valued, forgotten = of_append.of(s), of_value.of(s), of_forget.of(s)
         events = None
         if own is not None and of_event is not None:
-            happened, event_at = of_event.of(s)
-            events = OwnEvents(event_at, own.orders[happened], own.positives[happened])
+            happened = of_event.of(s)
+            events = OwnEvents(of_event.rows_of(s), own.orders[happened], own.positives[happened])
         parts.append(
             Part(
-                keys=flush.keys[rows],
-                counts=flush.counts[rows],
-                positives=flush.positives[rows],
-                checks=flush.checks[rows],
-                ids=flush.ids.take(rows),
-                gradients=None if flush.gradients is None else flush.gradients[rows],
+                keys=keys[mine],
+                counts=counts[mine],
+                positives=positives[mine],
+                checks=checks[mine],
+                ids=_cut(ids, mine),
+                gradients=None if pushes is None else pushes[mine],
                 mode=flush.mode,
-                state_deltas=None if flush.state_deltas is None else flush.state_deltas[rows],
-                appends=appends[mine],
-                append_rows=append_at,
-                values=values.take(valued),
+                state_deltas=None if state_deltas is None else state_deltas[mine],
+                appends=appends[appended],
+                append_rows=of_append.rows_of(s),
+                values=_cut(values, valued),
                 value_orders=value_orders[valued],
-                value_rows=value_at,
+                value_rows=of_value.rows_of(s),
                 own_events=events,
-                forget_rows=forget_at,
+                forget_rows=of_forget.rows_of(s),
                 forget_orders=forget_orders[forgotten],
                 forget_checks=None if forget_checks is None else forget_checks[forgotten],
-                rows=rows,
+                rows=order[mine],
             )
         )
     return parts
 
 
 class _Followers:
-    """Columns that name rows of a flush, cut as the rows are."""
+    """Columns that name rows of a flush, in the order of the shards."""
 
     def __init__(self, rows: I64, place: I64, starts: I64) -> None:
-        self._place, self._starts = place[rows], starts
-        self._order, bounds = grouped(self._place, len(place))
+        self._starts = starts
+        where = place[rows]
+        self.order, bounds = grouped(where, len(place))
+        self.rows = where[self.order]
         self._bounds = bounds[starts]
 
-    def of(self, shard: int) -> tuple[I64, I64]:
-        """(which of them go to the shard, their rows there)."""
-        mine = self._order[self._bounds[shard] : self._bounds[shard + 1]]
-        return mine, self._place[mine] - self._starts[shard]
+    def of(self, shard: int) -> slice:
+        """Which of `order` go to the shard."""
+        return slice(self._bounds[shard], self._bounds[shard + 1])
+
+    def rows_of(self, shard: int) -> I64:
+        """Their rows there."""
+        there: I64 = self.rows[self.of(shard)] - self._starts[shard]
+        return there
+
+
+def _cut(column: Ragged, rows: slice) -> Ragged:
+    return Ragged(column.offsets[rows.start : rows.stop + 1], column.data)
 
 
 def _with_forgotten(flush: Flush) -> Flush:

@@ -7,21 +7,27 @@ from typing import Literal
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from embedding_store.features import RECORD_BYTES, Feature, check_features, schema_of
 from embedding_store.regularization import L2, Regularization, check_learning
 from embedding_store.schedules import Constant, Schedule
 from embedding_store.spec import Adagrad, Add, Optimizer, TableSpec
+from native.features import ITEM, USER, FeatureSchema
 
 
 class ModelSettings(BaseModel):
-    """`[model]` of towline.toml: a two-tower model over tables `item`, `history`, `dense` and, on demand, `user`.
+    """`[model]` of towline.toml: a two-tower model over tables `item`, `history`, `dense`; on demand `user`, `next`,
+    `feature` and records of features.
 
     An item's row is cut evenly among the `clocks`. User: for each clock, the mean of that part of the rows of the last
     `history_length` items, weighted by recency^k at first (k = 0 the newest) and by learned position weights then;
     scaled by a learned factor per clock and bucket of history length; plus the user's own id vector if
-    `user_id_vector`. Score: dot product + a · log of decayed popularity, a learned per bucket. Without `learned_gates`
-    position weights, factors (1) and a (`popularity_weight`) stay as they begin. Item and user rows learn by
-    `optimizer`, `schedule`, `regularization` and `clip_norm`, in the store. With `dense_layers` both sides pass through
-    a ReLU network of those widths first. `cosine` divides both outputs by their lengths, `temperature` the user's.
+    `user_id_vector`. Score: dot product + a · log of decayed popularity, a learned per bucket; with `successors`,
+    + g · log evidence of what came next after the user's newest item, g learned per bucket. Without `learned_gates`
+    position weights, factors (1), a (`popularity_weight`) and g (`transition_weight`) stay as they begin. Item and
+    user rows learn by `optimizer`, `schedule`, `regularization` and `clip_norm`, in the store. With `dense_layers` both
+    sides pass through a ReLU network of those widths first. `cosine` divides both outputs by their lengths,
+    `temperature` the user's. Rows of declared `features` are added to an item's row wherever that is used, and to the
+    user's vector.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -44,6 +50,12 @@ class ModelSettings(BaseModel):
         0.01, gt=0, le=1, allow_inf_nan=False, description="decayed popularity counts as no less: in positive events"
     )
     popularity_half_life: int = Field(1000, ge=1, description="events after which an item's popularity has halved")
+    successors: int = Field(
+        0, ge=0, le=1024, description="newest transitions kept per item: what its users liked next; 0: none"
+    )
+    transition_weight: float = Field(
+        0.5, ge=0, le=10, allow_inf_nan=False, description="of log transitions from the user's newest item, at first"
+    )
     initial_std: float = Field(0.03, gt=0, le=1)
     optimizer: Optimizer = Field(default_factory=Adagrad)
     schedule: Schedule = Field(default_factory=Constant)
@@ -62,6 +74,7 @@ class ModelSettings(BaseModel):
     )
     shards: int = Field(2, ge=1, le=4096, description="per table; fixed once the tables exist")
     seed: int = Field(7, ge=0, lt=2**63)
+    features: tuple[Feature, ...] = Field((), description="of items, users and requests; at most 32")
 
     @model_validator(mode="after")
     def _keeps_what_it_pools(self) -> ModelSettings:
@@ -86,6 +99,12 @@ class ModelSettings(BaseModel):
     def _learns(self) -> ModelSettings:
         check_learning(self.optimizer, self.regularization, self.schedule, self.clip_norm)
         return self
+
+    @field_validator("features")
+    @classmethod
+    def _features_fit(cls, features: tuple[Feature, ...]) -> tuple[Feature, ...]:
+        check_features(features)
+        return features
 
     @field_validator("clocks")
     @classmethod
@@ -113,6 +132,11 @@ class ModelSettings(BaseModel):
         return self.learned_gates or bool(self.dense_layers)
 
     @property
+    def feature_schema(self) -> FeatureSchema:
+        """The declared features, compiled for kernels."""
+        return schema_of(self.features)
+
+    @property
     def output_dim(self) -> int:
         """Dimension of both towers' outputs."""
         return self.dense_layers[-1] if self.dense_layers else self.dim
@@ -132,8 +156,27 @@ class ModelSettings(BaseModel):
                 remember_events=self.remember_events,
             ),
         }
+        if self.successors:
+            specs["next"] = TableSpec(
+                name="next",
+                kind="sequence",
+                length=self.successors,
+                shards=self.shards,
+                popularity_half_life=self.popularity_half_life,
+                max_rows=self.item_max_rows or None,
+                ttl_s=self.item_ttl_s or None,
+                remember_events=self.remember_events,
+            )
         if self.user_id_vector:
             specs["user"] = self._vectors("user", self.seed + 1, self.user_max_rows, self.user_ttl_s)
+        if self.features:
+            # Rows begin at 0: a value that nothing is known of adds nothing, in training as in serving.
+            specs["feature"] = self._vectors("feature", self.seed, 0, 0.0).model_copy(update={"initial_std": 0.0})
+            schema = self.feature_schema
+            if schema.has(ITEM):
+                specs["item_features"] = self._records("item_features", 0, 0.0)
+            if schema.has(USER):
+                specs["user_features"] = self._records("user_features", self.user_max_rows, self.user_ttl_s)
         if self.has_dense:
             # Parameters are a pure function of the seed plus this table's sum of deltas: no worker has to be first.
             specs["dense"] = TableSpec(name="dense", kind="dense", dim=64, optimizer=Add(), shards=1)
@@ -154,6 +197,18 @@ class ModelSettings(BaseModel):
             shards=self.shards,
             popularity_half_life=self.popularity_half_life,
             admit_after=admit_after,
+            max_rows=max_rows or None,
+            ttl_s=ttl_s or None,
+            remember_events=self.remember_events,
+        )
+
+    def _records(self, name: str, max_rows: int, ttl_s: float) -> TableSpec:
+        return TableSpec(
+            name=name,
+            kind="record",
+            length=RECORD_BYTES,
+            shards=self.shards,
+            popularity_half_life=self.popularity_half_life,
             max_rows=max_rows or None,
             ttl_s=ttl_s or None,
             remember_events=self.remember_events,

@@ -9,11 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from embedding_store.contract import F32, I64, U64, Bool, EmbeddingStore, Histories, Rows
-from embedding_store.mirror import ItemMirror
+from embedding_store.feature_mirror import read_values
+from embedding_store.mirror_reads import MirrorReads
 from embedding_store.model import ModelSettings
 from embedding_store.towers import bucket_of, user_outputs
+from embedding_store.transitions import Boosts, StoredTransitions, Transitions
+from native.coarse import top_k_of_many
+from native.features import FeatureValues
 from native.pooling import pool_histories
-from native.scan import cosine_items, rank_of, ranks_of, score_items, top_k, top_k_of_many
+from native.scan import cosine_items, rank_of, ranks_of, score_items, top_k
 
 _TOGETHER = 64
 """Users scored by one product: scores of so many stay in the cache for most catalogues."""
@@ -26,12 +30,17 @@ class Users:
     vectors: F32  # (n, output_dim) outputs of the user tower; zeros where not warm
     prior: F32  # (n,) weight of log popularity in their scores
     found: Bool  # (n,) an event of theirs was applied
-    warm: Bool  # (n,) they have something to be personal about: an item of their history, or a vector of their own
+    warm: Bool  # (n,) something to be personal about: an item of their history, a vector of their own, a feature
     clock: I64  # (n,)
     count: I64  # (n,)
     updated_ms: I64  # (n,)
     seen_offsets: I64  # (n + 1,)
     seen_keys: U64  # items of user i: seen_keys[seen_offsets[i]:seen_offsets[i + 1]], oldest first
+    boosts: Boosts | None  # what transitions add to their scores; None: the model keeps none
+
+    def boost(self, i: int) -> Boosts | None:
+        """Of user i alone."""
+        return None if self.boosts is None else self.boosts.at(i)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,33 +66,68 @@ class Arrivals:
 class Ranker:
     """Exact ranking over the mirror."""
 
-    def __init__(self, store: EmbeddingStore, model: ModelSettings, mirror: ItemMirror) -> None:
+    def __init__(
+        self,
+        store: EmbeddingStore,
+        model: ModelSettings,
+        mirror: MirrorReads,
+        transitions: Transitions | None = None,
+    ) -> None:
+        """transitions: where they are read, if not in the store."""
         self._store, self._model, self._mirror = store, model, mirror
+        self._transitions = StoredTransitions(store) if transitions is None else transitions
 
     @property
-    def mirror(self) -> ItemMirror:
+    def mirror(self) -> MirrorReads:
         """What is ranked."""
         return self._mirror
 
-    def users(self, keys: U64) -> Users:
-        """Read histories (and id vectors) from the store and run the user tower. Raises StoreUnavailable."""
-        return self.users_of(*self.read(keys))
+    def users(self, keys: U64, request: FeatureValues | None = None) -> Users:
+        """Read histories (id vectors, features) from the store and run the user tower. Raises StoreUnavailable.
 
-    def read(self, keys: U64) -> tuple[Histories, Rows | None]:
-        """What the store holds of users: histories, and id vectors if the model has them. Raises StoreUnavailable."""
+        request: n rows, of the features of each user's request.
+        """
+        return self.users_of(*self.read(keys), self.features(keys, request))
+
+    def features(self, keys: U64, request: FeatureValues | None = None) -> FeatureValues | None:
+        """(n,) what is kept of users' features, then those of their requests; None where none are declared.
+
+        Raises StoreUnavailable.
+        """
+        known = self._mirror.features
+        if known is None:
+            return None
+        given = FeatureValues.empty(len(keys)) if request is None else request
+        if not known.of_users:
+            return given
+        return read_values(self._store, known.schema, "user_features", keys).beside(given)
+
+    def read(self, keys: U64) -> tuple[Histories, Rows | None, Boosts | None]:
+        """What the store holds of users: histories, and, if the model has them, id vectors and `transitions` from their
+        newest items. Raises StoreUnavailable."""
+        own: Rows | None = None
         if not self._model.user_id_vector:
-            return self._store.histories("history", keys), None
-        return self._store.histories_and_rows("history", "user", keys)
+            histories = self._store.histories("history", keys)
+        else:
+            histories, own = self._store.histories_and_rows("history", "user", keys)
+        return histories, own, self.transitions(*recent_items(histories, 1))
 
-    def users_of(self, histories: Histories, own: Rows | None) -> Users:
-        """The user tower over what `read` returned."""
+    def users_of(
+        self, histories: Histories, own: Rows | None, counted: Boosts | None, features: FeatureValues | None = None
+    ) -> Users:
+        """The user tower over what `read` and `features` returned."""
         clock, updated_ms = histories.clock, histories.updated_ms
         if own is not None:
             clock, updated_ms = np.maximum(clock, own.clock), np.maximum(updated_ms, own.updated_ms)
         recent, lengths = recent_items(histories, self._model.history_length)
+        ever = np.diff(histories.offsets)
         with self._mirror.lock:
             own_vectors = None if own is None else own.vectors * own.found[:, None]
-            vectors, prior, warm = self.user_outputs(recent, lengths, np.diff(histories.offsets), own_vectors)
+            if features is not None and self._mirror.features is not None:
+                added = self._mirror.features.sums(features)[0]
+                own_vectors = added if own_vectors is None else own_vectors + added
+            vectors, prior, warm = self.user_outputs(recent, lengths, ever, own_vectors)
+            boosts = self.boosts(counted, ever)
         return Users(
             vectors=vectors,
             prior=prior,
@@ -94,14 +138,34 @@ class Ranker:
             updated_ms=updated_ms,
             seen_offsets=histories.offsets,
             seen_keys=histories.entries["item"],
+            boosts=boosts,
         )
 
+    def transitions(self, recent: U64, lengths: I64) -> Boosts | None:
+        """what came after the newest of `recent` (m, length); None: the model keeps none.
+
+        One read where transitions are the store's. Raises StoreUnavailable.
+        """
+        return self._transitions.after(recent[:, 0], lengths) if self._model.successors else None
+
+    def boosts(self, counted: Boosts | None, ever: I64) -> Boosts | None:
+        """What `transitions` add to scores of users who have `ever` (m,) items. Call under the mirror's lock."""
+        return None if counted is None else counted.weighted(self._mirror.gates.worth[bucket_of(ever)])
+
     def recommend(
-        self, vector: F32 | None, *, exclude: U64, k: int, only: U64 | None = None, prior: float | None = None
+        self,
+        vector: F32 | None,
+        *,
+        exclude: U64,
+        k: int,
+        only: U64 | None = None,
+        prior: float | None = None,
+        boost: Boosts | None = None,
     ) -> Ranked:
         """The k best items for a user vector; None ranks by decayed popularity. Exact.
 
-        prior: the user's weight of log popularity; None: what the model begins with.
+        prior: the user's weight of log popularity; None: what the model begins with. boost: of the one user; where
+        there is no vector it is left out.
 
         exclude: keys left out; only: keys to choose from (unknown ones are ignored). Items that no
         positive event has named are never recommended.
@@ -110,8 +174,11 @@ class Ranker:
             if only is not None:
                 slots = self._chosen(only, exclude)
                 weight = self._model.popularity_weight if prior is None else prior
-                return self._best(self._mirror.scores(vector, weight, slots), k, slots)
-            return self._best(self._scores(vector, exclude, prior), k)
+                scores = self._mirror.scores(vector, weight, slots)
+                if vector is not None:
+                    self._add(boost, scores, slots)
+                return self._best(scores, k, slots)
+            return self._best(self._scores(vector, exclude, prior, boost), k)
 
     def similar(self, vectors: F32, *, exclude: U64, k: int, only: U64 | None = None) -> Ranked:
         """The k items nearest to given outputs (n, output_dim), by cosine to the sum of their directions. Exact.
@@ -134,7 +201,7 @@ class Ranker:
                 scores[out[out >= 0]] = -np.inf
             return self._best(scores, k, slots)
 
-    def score(self, vector: F32 | None, keys: U64, *, prior: float | None = None) -> F32:
+    def score(self, vector: F32 | None, keys: U64, *, prior: float | None = None, boost: Boosts | None = None) -> F32:
         """(n,) scores of keys, those that `recommend` ranks by; -inf where it would never answer them."""
         with self._mirror.lock:
             slots = self._mirror.slots(keys)
@@ -149,6 +216,10 @@ class Ranker:
             user = np.ascontiguousarray(vector, np.float32)
             score_items(outputs[slots[there]], popularity[slots[there]], floor, user, weight, found)
             scores[there] = found
+            if boost is not None and len(boost.keys):
+                order = np.argsort(boost.keys)
+                at = np.minimum(np.searchsorted(boost.keys[order], keys), len(order) - 1)
+                scores += np.where(boost.keys[order][at] == keys, boost.values[order][at], np.float32(0.0))
         return scores
 
     def _best(self, scores: F32, k: int, slots: I64 | None = None) -> Ranked:
@@ -158,10 +229,19 @@ class Ranker:
         keys, ids, clock, updated_ms = self._mirror.describe(at[:n] if slots is None else slots[at[:n]])
         return Ranked(keys, ids, best[:n].copy(), clock, updated_ms)
 
-    def recommend_many(self, vectors: F32, priors: F32, excludes: Sequence[U64], ks: Sequence[int]) -> list[Ranked]:
+    def recommend_many(
+        self,
+        vectors: F32,
+        priors: F32,
+        excludes: Sequence[U64],
+        ks: Sequence[int],
+        boosts: Sequence[Boosts | None] | None = None,
+    ) -> list[Ranked]:
         """`recommend` of m user vectors (m, output_dim) in one pass over the items.
 
-        priors (m,) weights of log popularity, as `Users.prior`; excludes: keys left out for each.
+        priors (m,) weights of log popularity, as `Users.prior`; excludes: keys left out for each; boosts: of each.
+        The pass knows nothing of boosts. They are few and take nothing away: whoever is among the best with them is
+        either among the best without, or boosted.
         """
         m, k = len(vectors), np.array(ks, np.int64)
         slots = np.empty((m, max(1, int(k.max(initial=0)))), np.int64)
@@ -175,21 +255,52 @@ class Ranker:
             excluded = out[np.lexsort((out, user))]  # unknown ones, -1, are no item's
             users = np.ascontiguousarray(vectors, np.float32)
             weights = np.ascontiguousarray(priors, np.float32)
-            sizes = top_k_of_many(outputs, popularity, floor, users, weights, offsets, excluded, k, slots, best)
+            likely = int(popularity.argmax()) if len(popularity) else 0
+            rows = (outputs, popularity, floor, *self._mirror.coarse())
+            sizes = top_k_of_many(*rows, users, weights, offsets, excluded, k, likely, slots, best)
+            for i, boost in enumerate(boosts or ()):
+                if boost is not None and len(boost.keys):
+                    sizes[i] = self._boosted(users[i], weights[i], excludes[i], int(k[i]), boost, slots[i], best[i],
+                                             int(sizes[i]))  # fmt: skip
             described = [self._mirror.describe(row[:n]) for row, n in zip(slots, sizes.tolist(), strict=True)]
         return [
             Ranked(keys, ids, scores[: len(ids)], clock, updated_ms)
             for (keys, ids, clock, updated_ms), scores in zip(described, best, strict=True)
         ]
 
+    def _boosted(
+        self, vector: F32, prior: np.float32, exclude: U64, k: int, boost: Boosts, slots: I64, best: F32, size: int
+    ) -> int:
+        """Put a user's boosted items among the `size` best of `slots` and `best` (≥ k,), in place; how many there are.
+
+        Call under the mirror's lock.
+        """
+        mine = np.setdiff1d(self._mirror.slots(boost.keys), np.append(self._mirror.slots(exclude), -1))
+        scores = self._mirror.scores(vector, float(prior), mine)
+        self._add(boost, scores, mine)
+        others = ~np.isin(slots[:size], mine)
+        at, all_scores = np.concatenate([slots[:size][others], mine]), np.concatenate([best[:size][others], scores])
+        order = np.lexsort((at, -all_scores))
+        order = order[np.isfinite(all_scores[order])][:k]
+        slots[: len(order)], best[: len(order)] = at[order], all_scores[order]
+        return len(order)
+
     def ranks(
-        self, vectors: F32, prior: F32, warm: Bool, seen_offsets: I64, seen: U64, targets: U64, arrivals: Arrivals
+        self,
+        vectors: F32,
+        prior: F32,
+        warm: Bool,
+        seen_offsets: I64,
+        seen: U64,
+        targets: U64,
+        arrivals: Arrivals,
+        boosts: Boosts | None = None,
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
         """`rank` of m targets for m users at once, by the model and by decayed popularity alone.
 
         vectors (m, output_dim), prior (m,) weights of log popularity; users not warm are ranked by popularity; user i
         has seen seen[seen_offsets[i]:seen_offsets[i + 1]]. Popularity is as of each test: `arrivals` come on top of
-        what the mirror holds. NaN where the user has seen the target itself: not a test.
+        what the mirror holds. boosts: of the m users. NaN where the user has seen the target itself: not a test.
         """
         ranks, popular = np.empty(len(targets)), np.empty(len(targets))
         with self._mirror.lock:
@@ -197,9 +308,15 @@ class Ranker:
             popularity, gains = popularity.copy(), self._mirror.gains(arrivals.positives)
             arrived = self._mirror.slots(arrivals.items)
             slots, target_slots = self._mirror.slots(seen), self._mirror.slots(targets)
+            boosted = None if boosts is None else self._mirror.slots(boosts.keys)
             for start in range(0, len(targets), _TOGETHER):
                 part = slice(start, start + _TOGETHER)
                 scores = vectors[part] @ outputs.T
+                if boosts is not None and boosted is not None:
+                    bounds = boosts.offsets[start : start + len(scores) + 1]
+                    at, those = boosted[bounds[0] : bounds[-1]], boosts.values[bounds[0] : bounds[-1]]
+                    row = np.repeat(np.arange(len(scores)), np.diff(bounds))
+                    scores[row[at >= 0], at[at >= 0]] += those[at >= 0]
                 first = int(arrivals.before[start - 1]) if start else 0
                 ranks_of(scores, popularity, floor, prior[part], warm[part], seen_offsets[start:], slots,
                          target_slots[part], arrivals.before[part] - first, arrived[first:], gains[first:],
@@ -213,7 +330,8 @@ class Ranker:
         """((m, output_dim) user tower outputs, (m,) weights of log popularity, (m,) warm) against the mirror's rows.
 
         recent (m, length) items newest first, lengths (m,) of them, ever (m,) items of the whole histories; own
-        (m, dim) id vectors where the model has them. Call under the mirror's lock to have all of it from one state.
+        (m, dim) id vectors and what features add up to, where the model has them. Call under the mirror's lock to have
+        all of it from one state.
         """
         slots = np.full(recent.shape, -1, np.int64)
         present = np.arange(recent.shape[1]) < lengths[:, None]
@@ -229,21 +347,45 @@ class Ranker:
         outputs = user_outputs(self._model, self._mirror.user_layers, pooled) * warm[:, None]
         return outputs.astype(np.float32, copy=False), gates.prior[bucket], warm
 
-    def rank(self, vector: F32 | None, *, exclude: U64, target: int, prior: float | None = None) -> float:
+    def rank(
+        self,
+        vector: F32 | None,
+        *,
+        exclude: U64,
+        target: int,
+        prior: float | None = None,
+        boost: Boosts | None = None,
+    ) -> float:
         """The place of `target` in what `recommend` would answer: 1 + better + half of the ties; inf if absent."""
         with self._mirror.lock:
             slot = int(self._mirror.slots(np.array([target], np.uint64))[0])
-            return float("inf") if slot < 0 else float(rank_of(self._scores(vector, exclude, prior), slot))
+            return float("inf") if slot < 0 else float(rank_of(self._scores(vector, exclude, prior, boost), slot))
 
     def _chosen(self, only: U64, exclude: U64) -> I64:
         """Slots of the known ones of `only`, rising, without `exclude`: a pass need see no others."""
         return np.setdiff1d(self._mirror.slots(only), np.append(self._mirror.slots(exclude), -1))
 
-    def _scores(self, vector: F32 | None, exclude: U64, prior: float | None) -> F32:
+    def _scores(self, vector: F32 | None, exclude: U64, prior: float | None, boost: Boosts | None) -> F32:
         scores = self._mirror.scores(vector, self._model.popularity_weight if prior is None else prior)
+        if vector is not None:
+            self._add(boost, scores)
         out = self._mirror.slots(exclude)
         scores[out[out >= 0]] = -np.inf
         return scores
+
+    def _add(self, boost: Boosts | None, scores: F32, slots: I64 | None = None) -> None:
+        """Add a user's boost to scores of `slots`, rising; None: of all. Call under the mirror's lock."""
+        if boost is None or not len(boost.keys):
+            return
+        at = self._mirror.slots(boost.keys)
+        here = at >= 0
+        if slots is not None and len(slots):
+            places = np.minimum(np.searchsorted(slots, at), len(slots) - 1)
+            here &= slots[places] == at
+            at = places
+        elif slots is not None:
+            return
+        scores[at[here]] += boost.values[here]
 
 
 def recent_items(histories: Histories, length: int) -> tuple[U64, I64]:

@@ -5,11 +5,13 @@ User of history i_0 … i_{n−1} (i_0 the newest), of all ever seen `length` lo
 
     h_v = Σ_k softmax_k(p_v[k]) · O_{i_k}[part v]      over the k whose item has a row
     x   = [s_1[b]·h_1 ; … ; s_V[b]·h_V] (+ own id vector), through the user's layers
-    score of item i = x · O_i + a[b] · lp_i,  lp_i = ln(max(decayed popularity, floor))
+    score of item i = x · O_i + a[b] · lp_i + max(0, g[b]) · ln(1 + r_i / .02)
+    lp_i = ln(max(decayed popularity, floor)), r_i = share of i in what came next after i_0
+    (`embedding_store.transitions`)
 
 Cosine similarity: x and O_i are divided by their lengths; temperature T: x by T.
 
-At first p_v[k] = k·ln(recency of clock v), s = 1, a = popularity_weight.
+At first p_v[k] = k·ln(recency of clock v), s = 1, a = popularity_weight, g = transition_weight.
 """
 
 from __future__ import annotations
@@ -41,29 +43,48 @@ class Gates:
     logits: F32  # (clocks, history_length) p
     scales: F32  # (clocks, BUCKETS) s
     prior: F32  # (BUCKETS,) a
+    transition: F32  # (2, BUCKETS) g, and what it is learned with; (0, BUCKETS) where the model keeps no transitions
+
+    @property
+    def worth(self) -> F32:
+        """(BUCKETS,) max(0, g): a transition never speaks against an item."""
+        out: F32 = np.maximum(self.transition[0], np.float32(0.0))
+        return out
 
     @property
     def size(self) -> int:
-        """Values of all three."""
-        return self.logits.size + self.scales.size + self.prior.size
+        """Values of all four."""
+        return self.logits.size + self.scales.size + self.prior.size + self.transition.size
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of each."""
+        return self.logits.shape, self.scales.shape, self.prior.shape, self.transition.shape
 
     def flat(self) -> F32:
         """(size,) one after the other."""
-        return np.concatenate([self.logits.reshape(-1), self.scales.reshape(-1), self.prior])
+        return np.concatenate(
+            [self.logits.reshape(-1), self.scales.reshape(-1), self.prior, self.transition.reshape(-1)]
+        )
 
     def of(self, flat: F32) -> Gates:
         """Views of (size,) in the shapes of this."""
-        a, b = self.logits.size, self.logits.size + self.scales.size
-        return Gates(flat[:a].reshape(self.logits.shape), flat[a:b].reshape(self.scales.shape), flat[b : self.size])
+        a = self.logits.size
+        b = a + self.scales.size
+        c = b + self.prior.size
+        logits, scales = flat[:a].reshape(self.logits.shape), flat[a:b].reshape(self.scales.shape)
+        return Gates(logits, scales, flat[b:c], flat[c : self.size].reshape(self.transition.shape))
 
 
 def initial_gates(model: ModelSettings) -> Gates:
     """What the gates begin as, and stay where they are not learned."""
     logits = np.outer(np.log(model.clocks), np.arange(model.history_length))
+    transition = [model.transition_weight, 1.0] if model.successors else []
     return Gates(
         logits.astype(np.float32),
         np.ones((len(model.clocks), BUCKETS), np.float32),
         np.full(BUCKETS, model.popularity_weight, np.float32),
+        np.repeat(np.array(transition, np.float32)[:, None], BUCKETS, axis=1),
     )
 
 
@@ -99,6 +120,12 @@ class DenseParameters:
         self.size = self.gates + 2 * tower
         self._row = model.tables()["dense"].dim if self.size else 1
         self.rows = -(-self.size // self._row)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Of all parameters in their order: models that differ here read one another's table as nonsense."""
+        gates = self._gates.shapes if self.gates else ()
+        return (*gates, *self._shapes)
 
     @property
     def keys(self) -> U64:
@@ -184,6 +211,13 @@ def user_factor(model: ModelSettings, layers: Layers, x: F32) -> F32:
     if model.similarity == "dot":
         return factor
     return factor / _lengths(forward(layers, x))
+
+
+def item_factor(model: ModelSettings, layers: Layers, rows: F32) -> F32:
+    """(n,) what `item_outputs` multiplies forward(layers, rows) by: 1, and for cosines 1 / norm."""
+    if model.similarity == "dot":
+        return np.ones(len(rows), np.float32)
+    return np.float32(1.0) / _lengths(forward(layers, rows))
 
 
 def pull_back(layers: Layers, x: F32, gradient: F32) -> F32:

@@ -226,8 +226,17 @@ def restore_snapshot(
 
 @app.command()
 def backtest(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="CSV, JSON lines or Parquet; the first two also .gz")],
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="CSV, JSON lines or Parquet, the first two also .gz; or topic:NAME[@FROM][..TO], times in ISO 8601",
+        ),
+    ],
     config: Config = None,
+    store: Annotated[
+        str, typer.Option("--store", metavar="URL", help="an empty Redis to learn in, redis://…; default: in memory")
+    ] = "memory",
     user_column: Annotated[str, typer.Option("--user-column")] = "user_id",
     item_column: Annotated[str, typer.Option("--item-column")] = "item_id",
     time_column: Annotated[
@@ -254,8 +263,16 @@ def backtest(
     plot: Annotated[Path | None, typer.Option("--plot", metavar="PNG", help="draw HR@10 over time")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="the last line is one JSON object")] = False,
 ) -> None:
-    """Test, then learn, every event of a file by the trainer's own code, and tell how well it was recommended."""
+    """Test, then learn, every event of a file or topic by the trainer's own code, and tell how well it did."""
     settings = _load(config)
+    if data.startswith("topic:") and not settings.kafka.bootstrap_servers:
+        try:
+            settings = settings.model_copy(update={"kafka": LocalStack(settings).connected().kafka})
+        except NotRunning as error:
+            raise InfraError(
+                f"{data} is read from a broker: set [kafka] bootstrap_servers, or `towline up` for a local one"
+            ) from error
+    redis = None if store == "memory" else settings.redis.model_copy(update={"url": store, "sentinels": ()})
     command = _module("trainer.backtest.command", "trainer")
     columns = command.Columns(
         user_column, item_column, time_column or None, label_column or None, positive_if, time_unit,
@@ -267,7 +284,7 @@ def backtest(
     try:
         command.run(
             data, columns, settings.model, settings.trainer, ingest, warmup=warmup, first_only=not repeats,
-            negatives=negatives, frozen=frozen, picture=plot, as_json=as_json,
+            negatives=negatives, frozen=frozen, picture=plot, as_json=as_json, kafka=settings.kafka, redis=redis,
         )  # fmt: skip
     except (command.BacktestError, SpecError) as error:
         raise InfraError(str(error)) from error
@@ -334,7 +351,7 @@ def _run_room(room: str, path: Path | None, **options: Any) -> None:
     main = _module(f"{room}.main", room)
     if room == "serving" and config.serving.events:
         sink = _module("infra.event_sink", "events").KafkaEventSink
-        options["events"] = partial(sink, config.kafka, config.ingest)
+        options["events"] = partial(sink, config.kafka, config.ingest, config.model.feature_schema)
     try:
         main.run(config, **options)
     except (SpecError, StoreMisconfigured, StreamMisconfigured) as error:  # those that need a person

@@ -13,6 +13,7 @@ from ingest.contract import IngestError
 from ingest.door import Door, Unusable
 from ingest.producer import EventProducer, key_of
 from ingest.settings import IngestSettings, KafkaSettings
+from native.features import NO_FEATURES, FeatureSchema
 from serving.errors import EventRefused, StreamAway
 from serving.ranking_schemas import Interaction
 
@@ -23,10 +24,10 @@ _PAUSE_S = 1.0  # after a failure: requests that waited behind it need not wait 
 class KafkaEventSink:
     """`EventSink` over the event topic, by the rules of a trainer's own door. Connects at the first event."""
 
-    def __init__(self, kafka: KafkaSettings, ingest: IngestSettings) -> None:
+    def __init__(self, kafka: KafkaSettings, ingest: IngestSettings, features: FeatureSchema = NO_FEATURES) -> None:
         patience_ms = min(_PATIENCE_MS, kafka.request_timeout_ms)
         self._kafka = kafka.model_copy(update={"request_timeout_ms": patience_ms})
-        self._door = Door.of(ingest)
+        self._door = Door.of(ingest, features)
         self._encode: Callable[[Any], bytes] = msgspec.json.encode if ingest.codec == "json" else msgspec.msgpack.encode
         self._producer: EventProducer | None = None
         self._paused_until_s = 0.0

@@ -15,20 +15,31 @@ Preset = Literal["quality", "balanced", "throughput"]
 NAMES: tuple[str, ...] = get_args(Preset)
 
 
+DEFAULT_FRESHNESS_MS = 80
+
+
 class LearningSettings(BaseModel):
     """`[learning]` of towline.toml: defaults of `[model]`, `[trainer]` and `[ingest]` under one name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     preset: Preset = Field("quality", description="how wide rows are, and how often an event is learned")
+    freshness_target_ms: int = Field(
+        DEFAULT_FRESHNESS_MS,
+        ge=4,
+        le=60_000,
+        description="how old an event may be, as a rule, when answers have it, on a machine that keeps up. A quarter "
+        "of it is [ingest] batch_wait_ms; where it is set and [trainer] apply_every is above 1, apply_every_ms too. "
+        "Both give way to what is set for them",
+    )
     loss: Literal["softmax", "bce"] = Field(
         "softmax", description="bce: labels are predicted, without replays and smoothing; see [trainer] loss"
     )
 
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
-    # The defaults of the settings themselves, and a micro-batch for each update.
-    "quality": {"ingest": {"batch_events": 64}},
+    # The defaults of the settings themselves with longer histories and transitions, and a micro-batch for each update.
+    "quality": {"model": {"history_length": 50, "successors": 64}, "ingest": {"batch_events": 64}},
     # Half as wide, two passes with half as many replays.
     "balanced": {
         "model": {"dim": 64},
@@ -54,11 +65,30 @@ def overlaid(values: dict[str, Any]) -> dict[str, Any]:
     if isinstance(learning, dict) and learning.get("loss") == "bce":
         preset = {
             **preset,
+            "model": {**preset.get("model", {}), "successors": 0},  # labels are not predicted from them
             "trainer": {**preset.get("trainer", {}), "loss": "bce", "replay": 0, "label_smoothing": 0.0},
         }
     merged = dict(values)
     for section, defaults in preset.items():
-        given = merged.get(section, {})
-        if isinstance(given, dict):
-            merged[section] = {**defaults, **given}
+        merged[section] = _under(merged.get(section, {}), defaults)
+    given = learning.get("freshness_target_ms") if isinstance(learning, dict) else None
+    # an event waits for its micro-batch, then for the one before it to be learned, then for its own: most of the
+    # target is left for the work
+    wait_ms = _whole(DEFAULT_FRESHNESS_MS if given is None else given) // 4
+    if wait_ms:
+        merged["ingest"] = _under(merged.get("ingest", {}), {"batch_wait_ms": wait_ms})
+        trainer = merged.get("trainer", {})
+        if given is not None and isinstance(trainer, dict) and _whole(trainer.get("apply_every", 1)) > 1:
+            merged["trainer"] = _under(trainer, {"apply_every_ms": wait_ms})
     return merged
+
+
+def _under(given: Any, defaults: dict[str, Any]) -> Any:
+    """The section with defaults below what it has; what is no section is left to validation."""
+    return {**defaults, **given} if isinstance(given, dict) else given
+
+
+def _whole(value: Any) -> int:
+    """A setting that is not validated yet, of a file or of the environment; 0: validation refuses it."""
+    text = str(value)
+    return int(text) if text.isdecimal() and text.isascii() else 0

@@ -9,7 +9,7 @@ from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
 
 from infra.config import PREFIX, TowlineConfig
-from infra.schema import expectation, variants
+from infra.schema import expectation, is_list, variants
 
 PATH = Path(__file__).parent.parent / "docs" / "CONFIGURATION.md"
 
@@ -44,7 +44,8 @@ def _section(name: str, model: type[BaseModel]) -> str:
     inner = []
     for key, field in model.model_fields.items():
         rows.append(f"| `{key}` | {expectation(field)} | {_default(field)} | {_cell(field.description or '')} |")
-        inner += [(f"{name}.{key}", part) for part in variants(field.annotation)]
+        place = f"[{name}.{key}]" if is_list(field.annotation) else f"{name}.{key}"
+        inner += [(place, part) for part in variants(field.annotation)]
     tables = [_section(table, part) for table, part in inner]
     return "\n".join([*rows, ""]) + ("\n" + "\n".join(tables) if tables else "")
 

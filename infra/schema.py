@@ -20,11 +20,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return next(iter(difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)), "")
 
 
+def is_list(annotation: Any) -> bool:
+    """Whether a field holds a list, of tables or of plain values."""
+    return get_origin(annotation) is tuple
+
+
 def variants(annotation: Any) -> tuple[type[BaseModel], ...]:
-    """The models that a field may hold: none for a plain value, several for a tagged union."""
+    """The models that a field, or each of its list, may hold: none for a plain value, several for a tagged union."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return (annotation,)
-    if get_origin(annotation) is Annotated:
+    if get_origin(annotation) is Annotated or is_list(annotation):
         return variants(get_args(annotation)[0])
     if get_origin(annotation) in (Union, types.UnionType):
         return tuple(model for part in get_args(annotation) for model in variants(part))
@@ -76,6 +81,8 @@ def _type_words(annotation: Any) -> str:
     origin = get_origin(annotation)
     if origin is Literal:
         return "one of " + ", ".join(f'"{choice}"' if choice else '""' for choice in get_args(annotation))
+    if is_list(annotation) and variants(annotation):
+        return "a list of tables"
     if origin is tuple:
         inner = _type_words(get_args(annotation)[0]).removeprefix("a ").removeprefix("an ")
         return f"a list of {inner}{'s' if inner.endswith('number') else ''}"

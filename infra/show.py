@@ -26,6 +26,8 @@ def _section(name: str, model: BaseModel, lines: list[str]) -> None:
         value = getattr(model, key)
         if isinstance(value, BaseModel):
             tables.append((f"{name}.{key}", value))
+        elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+            tables += [(f"[{name}.{key}]", one) for one in value]
         elif value is not None:  # TOML has no null
             lines.append(f"{key} = {_value(value)}")
     for table, value in tables:

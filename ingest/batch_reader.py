@@ -18,6 +18,7 @@ from ingest.door import shown
 from ingest.fetched import Fetched, Values
 from ingest.settings import IngestSettings
 from native.crossings import count_crossings
+from native.features import NO_FEATURES, FeatureSchema
 from native.identity import key_and_check
 
 log = logging.getLogger(__name__)
@@ -39,10 +40,16 @@ class ReadCounters:
 class BatchReader:
     """Reads one topic's records. `bury` is called with every dead letter, in order."""
 
-    def __init__(self, topic: str, settings: IngestSettings, bury: Callable[[DeadLetter], None]) -> None:
+    def __init__(
+        self,
+        topic: str,
+        settings: IngestSettings,
+        bury: Callable[[DeadLetter], None],
+        features: FeatureSchema = NO_FEATURES,
+    ) -> None:
         self._topic = topic
         self._max_id_bytes = settings.max_id_bytes
-        self._codec = codecs.of(settings)
+        self._codec = codecs.of(settings, features)
         self._bury = bury
         self._seen_users = np.zeros(_USERS_REMEMBERED, np.uint64)
         self._seen_partitions = np.full(_USERS_REMEMBERED, 0xFFFFFFFF, np.uint32)
@@ -81,6 +88,7 @@ class BatchReader:
             Tombstones.of(forget[b"user"]),
             Tombstones.of(forget[b"item"]),
             refused + len(decoded.refusals),
+            decoded.profiles,
         )
 
     def refuse(self, events: Events, rows: Sequence[int], reason: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from native.features import ITEM, USER, FeatureValues
 from native.ragged import Ragged
 
 MAX_LINES = 1 << 16
@@ -38,6 +39,7 @@ class Events:
     item_id: Ragged
     label: npt.NDArray[np.float32]  # (n,) > 0 positive, 0 explicit negative
     weight: npt.NDArray[np.float32]  # (n,) > 0
+    features: FeatureValues | None = None  # n rows; None where no features are declared
 
     def __len__(self) -> int:
         return len(self.place)
@@ -47,8 +49,38 @@ class Events:
         return Events(**{f.name: _taken(getattr(self, f.name), rows) for f in fields(self)})
 
 
-def _taken(column: npt.NDArray[Any] | Ragged, rows: npt.NDArray[np.int64]) -> Any:
-    return column.take(rows) if isinstance(column, Ragged) else column[rows]
+def _taken(column: npt.NDArray[Any] | Ragged | FeatureValues | None, rows: npt.NDArray[np.int64]) -> Any:
+    if column is None:
+        return None
+    return column[rows] if isinstance(column, np.ndarray) else column.take(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Profiles:
+    """p catalogue events and events about a user alone: what they say an id's features are, all of them, from then on.
+
+    They move no clock and teach nothing.
+    """
+
+    side: npt.NDArray[np.uint8]  # (p,) ITEM or USER, of `native.features`
+    partition: npt.NDArray[np.uint32]
+    place: npt.NDArray[np.int64]
+    time_ms: npt.NDArray[np.int64]
+    key: npt.NDArray[np.uint64]
+    check: npt.NDArray[np.uint32]
+    id: Ragged
+    features: FeatureValues  # p rows, of their side's features
+
+    def __len__(self) -> int:
+        return len(self.place)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Profiles:
+        """Some of them, copied."""
+        return Profiles(**{f.name: _taken(getattr(self, f.name), rows) for f in fields(self)})
+
+
+SIDES = {"item": ITEM, "user": USER}
+"""Sides whose features are kept, by the word in the names of their tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +116,4 @@ class MicroBatch:
     forget_users: Tombstones  # behind the events of their partitions
     forget_items: Tombstones
     dead_letters: int  # events in the ranges that could not be used
+    profiles: Profiles | None = None  # None: the ranges hold none

@@ -16,10 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ingest.settings import IngestSettings
+from native.features import ITEM, NO_FEATURES, USER, BadValue, Entry, FeatureSchema
 
 I64 = npt.NDArray[np.int64]
 
-FIELDS = ("user_id", "item_id", "label", "weight", "timestamp")
+FIELDS = ("user_id", "item_id", "label", "weight", "timestamp", "features")
 EARLIEST_MS = 100_000_000_000
 """1973-03-03. Seconds stay below it until the year 5138; milliseconds passed it long before anyone clicked."""
 LATEST_PLAUSIBLE_MS = 100_000_000_000_000
@@ -44,7 +45,10 @@ class Unusable(Exception):
 
 
 class Fields(NamedTuple):
-    """The fields of a usable event."""
+    """The fields of a usable event.
+
+    One of the ids is empty where the event says what the other's features are, and nothing else.
+    """
 
     user: bytes  # canonical
     item: bytes
@@ -52,22 +56,23 @@ class Fields(NamedTuple):
     weight: float  # neither rounds to 0 in float32 unless it is 0
     time_ms: int
     unknown: bool  # it had fields that nobody reads
+    features: tuple[Entry, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """The limits, from `[ingest]`."""
+    """The limits, from `[ingest]`, and the features that the model declares."""
 
     max_record_bytes: int
     max_id_bytes: int
     max_weight: float
     max_future_ms: int
+    schema: FeatureSchema = NO_FEATURES
 
     @classmethod
-    def of(cls, settings: IngestSettings) -> Door:
-        return cls(
-            settings.max_record_bytes, settings.max_id_bytes, settings.max_weight, int(settings.max_future_s * 1000)
-        )
+    def of(cls, settings: IngestSettings, features: FeatureSchema = NO_FEATURES) -> Door:
+        limits = settings.max_record_bytes, settings.max_id_bytes, settings.max_weight
+        return cls(*limits, int(settings.max_future_s * 1000), features)
 
     def latest_ms(self, produced_ms: I64, now_ms: int) -> I64:
         """(n,) newest event time let in with records of those timestamps; a record without one is held to `now_ms`."""
@@ -79,16 +84,43 @@ class Door:
         """Check one decoded object. Raises Unusable."""
         if not isinstance(event, dict):
             raise Unusable("malformed", f"not an object but {shown(event)}; send one object with user_id and item_id")
-        user = self._id(event, "user_id")
-        item = self._id(event, "item_id")
+        about = self._about(event)
+        user = b"" if about == ITEM else self._id(event, "user_id")
+        item = b"" if about == USER else self._id(event, "item_id")
+        features, unknown = self._features(event)
+        if about is not None:
+            features = tuple(entry for entry in features if self.schema.declared[entry.number].side == about)
         return Fields(
             user,
             item,
             _label(event.get("label")),
             self._weight(event.get("weight")),
             _time_ms(event.get("timestamp"), produced_ms, latest_ms),
-            not event.keys() <= _KNOWN,
+            unknown or not event.keys() <= _KNOWN,
+            features,
         )
+
+    def _about(self, event: dict[object, object]) -> int | None:
+        """Whose features alone the event tells: it has one id, and names a declared feature of that side."""
+        features = event.get("features")
+        if not self.schema or not isinstance(features, dict):
+            return None
+        for side, own, other in ((ITEM, "item_id", "user_id"), (USER, "user_id", "item_id")):
+            if event.get(own) is not None and event.get(other) is None:
+                named = (self.schema.by_name.get(name) for name in features if isinstance(name, str))
+                if any(k is not None and self.schema.declared[k].side == side for k in named):
+                    return side
+        return None
+
+    def _features(self, event: dict[object, object]) -> tuple[tuple[Entry, ...], bool]:
+        """(values, whether there are some that nobody reads). Raises Unusable."""
+        if not self.schema:  # a field like any other that nobody reads
+            return (), event.get("features") is not None
+        try:
+            entries, unknown = self.schema.read(event.get("features"))
+        except BadValue as error:
+            raise Unusable("features", str(error)) from None
+        return tuple(entries), bool(unknown)
 
     def _id(self, event: dict[object, object], name: str) -> bytes:
         value = event.get(name)

@@ -21,6 +21,7 @@ from ingest.columns import Partition
 from ingest.contract import StreamMisconfigured
 from ingest.listed import ListedSource
 from ingest.settings import IngestSettings
+from native.features import NO_FEATURES, FeatureSchema
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class HistoryFile(ListedSource):
     the first few are logged with their place; there is no topic to send them to.
     """
 
-    def __init__(self, path: Path, settings: IngestSettings) -> None:
+    def __init__(self, path: Path, settings: IngestSettings, features: FeatureSchema = NO_FEATURES) -> None:
         """Read it. Raises StreamMisconfigured: no such file, a format that isn't known, not gzip, not text."""
         self._path = path
         try:
@@ -56,7 +57,7 @@ class HistoryFile(ListedSource):
         self.name = f"{path}, {len(records)} records"
         a_batch = max(1, settings.batch_events // _RECORD_LINES)  # in records, as lists are cut
         own = settings.model_copy(update={"codec": "json", "batch_events": a_batch})
-        super().__init__({self.partition: records}, own, modified_ms)
+        super().__init__({self.partition: records}, own, modified_ms, features)
 
     @property
     def exhausted(self) -> bool:

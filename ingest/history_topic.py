@@ -19,6 +19,7 @@ from ingest.kafka_client import client_options, connect, translated
 from ingest.kafka_source import KafkaSource
 from ingest.settings import IngestSettings, KafkaSettings
 from ingest.topic_bounds import topic_bounds
+from native.features import NO_FEATURES, FeatureSchema
 
 PREFIX = "topic:"
 _FORM = re.compile(r"topic:(?P<topic>[A-Za-z0-9._-]+)(?:@(?P<start>.*?)(?:\.\.(?P<stop>.+))?)?")
@@ -57,7 +58,13 @@ class HistoryTopic:
     before them.
     """
 
-    def __init__(self, which: TopicRange, kafka: KafkaSettings, ingest: IngestSettings) -> None:
+    def __init__(
+        self,
+        which: TopicRange,
+        kafka: KafkaSettings,
+        ingest: IngestSettings,
+        features: FeatureSchema = NO_FEATURES,
+    ) -> None:
         """Raises StreamMisconfigured (no such topic; an end of the live topic), StreamUnavailable."""
         is_live = which.topic == kafka.topic
         if is_live and which.stop_ms is not None:
@@ -65,11 +72,11 @@ class HistoryTopic:
                 f"{which.topic!r} is the live topic, which is learned on from any end: leave the time after '..' out"
             )
         own = kafka.model_copy(update={"topic": which.topic, "group": f"{kafka.group}-history"})
-        self.starts, self.ends, self.required = _offsets(which, own)
+        self.starts, self.ends, self.required = offsets_of(which, own)
         if is_live:
             self.ends = self.starts
         self.name = f"{which.topic} from {', '.join(f'{p.number}:{start}' for p, start in self.starts.items())}"
-        self._source = KafkaSource(own, ingest)
+        self._source = KafkaSource(own, ingest, features=features)
         self._owned: frozenset[Partition] = frozenset()
         self._position: dict[Partition, int] = {}
         self._paused: frozenset[Partition] = frozenset()
@@ -147,7 +154,7 @@ class HistoryTopic:
         self._source.close()
 
 
-def _offsets(
+def offsets_of(
     which: TopicRange, settings: KafkaSettings
 ) -> tuple[dict[Partition, int], dict[Partition, int], dict[Partition, int]]:
     """Where the range starts and ends in each partition, and the starts that leave records out."""

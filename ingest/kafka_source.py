@@ -16,6 +16,7 @@ from ingest.dead_letters import DeadLetters
 from ingest.kafka_member import GroupMember, NotOwned, PositionGone
 from ingest.kafka_topics import prepare_topics
 from ingest.settings import IngestSettings, KafkaSettings
+from native.features import NO_FEATURES, FeatureSchema
 
 log = logging.getLogger(__name__)
 
@@ -50,17 +51,19 @@ class KafkaSource:
         ingest: IngestSettings,
         instance: str | None = None,
         told: Callable[[str], None] = lambda kind: None,  # noqa: ARG005
+        features: FeatureSchema = NO_FEATURES,
     ) -> None:
         """Create the topics where missing and connect. Raises StreamUnavailable, StreamMisconfigured.
 
-        told: called with the kind of what befell the stream: rebalance, stalled_partition, recreated_topic.
+        told: called with the kind of what befell the stream: rebalance, stalled_partition, recreated_topic. features:
+        those that events may bring.
         """
         self._kafka = kafka
         self._settings = ingest
         self._instance = instance or None
         self._told = told
         self._letters = DeadLetters(kafka)
-        self._reader = BatchReader(kafka.topic, ingest, self._letters.send)
+        self._reader = BatchReader(kafka.topic, ingest, self._letters.send, features)
         self._backlog = Backlog(self._reader.count)
         self._owned: dict[int, Partition] = {}
         self._identity = ""  # of the topic, when partitions of it were last owned

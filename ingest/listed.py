@@ -13,6 +13,7 @@ from ingest.columns import MicroBatch, Partition, Tombstones
 from ingest.contract import AssignmentChanged, AssignmentLost
 from ingest.fetched import Values
 from ingest.settings import IngestSettings
+from native.features import NO_FEATURES, FeatureSchema
 
 
 class ListedSource:
@@ -28,10 +29,11 @@ class ListedSource:
         records: Mapping[Partition, Sequence[bytes | None]],
         settings: IngestSettings | None = None,
         produced_ms: int | None = None,
+        features: FeatureSchema = NO_FEATURES,
     ) -> None:
         self._records = {p: list(values) for p, values in records.items()}
         self._settings = settings or IngestSettings()
-        self._codec = codecs.of(self._settings)
+        self._codec = codecs.of(self._settings, features)
         self._produced_ms = time.time_ns() // 1_000_000 if produced_ms is None else produced_ms
         self._position = dict.fromkeys(self._records, 0)
         self._paused: frozenset[Partition] = frozenset()
@@ -104,7 +106,8 @@ class ListedSource:
         for refusal in decoded.refusals:
             place = (by_number[number[refusal.record]], offset[refusal.record], refusal.reason)
             self.dead.append(place)
-        return MicroBatch(decoded.events, ranges, Tombstones.of(), Tombstones.of(), len(decoded.refusals))
+        none = Tombstones.of()
+        return MicroBatch(decoded.events, ranges, none, none, len(decoded.refusals), decoded.profiles)
 
     def _shares(self, stop_at: Mapping[Partition, int]) -> dict[Partition, int]:
         """Where each partition's part of the next micro-batch ends; those with the least left are served first."""

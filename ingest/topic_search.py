@@ -17,6 +17,7 @@ from ingest.kafka_batches import PartitionBatches
 from ingest.kafka_client import client_options, connect, translated
 from ingest.settings import IngestSettings, KafkaSettings
 from ingest.topic_bounds import topic_bounds
+from native.features import NO_FEATURES, FeatureSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ def search(
     *,
     newest: int,
     timeout_s: float,
+    features: FeatureSchema = NO_FEATURES,
 ) -> Found:
     """Read up to `newest` records of each partition, for `timeout_s` at most; `searched` says how far it came.
 
@@ -58,7 +60,7 @@ def search(
     doing = f"searching the topic {kafka.topic}"
     options = client_options(kafka) | {"isolation_level": "read_committed", "allow_auto_create_topics": False}
     letters: list[DeadLetter] = []
-    reader = BatchReader(kafka.topic, ingest, letters.append)
+    reader = BatchReader(kafka.topic, ingest, letters.append, features)
     consumer = connect(KafkaConsumer, options | {"enable_auto_commit": False}, doing, kafka)
     consumer._fetcher.PartitionRecords = PartitionBatches
     try:

@@ -65,6 +65,18 @@ def sum_by_key(keys: U64, values: F32, places: I32, unique_keys: U64, sums: F32,
     return found
 
 
+@njit(cache=True, nogil=True)
+def moved_rows(rows: F32, start: int, out: npt.NDArray[np.bool_]) -> None:
+    """out[i] = whether row i of rows (n, dim) is anything but zeros, from `start` on; NaN is."""
+    for i in range(start, len(rows)):
+        moved = False
+        for j in range(rows.shape[1]):
+            if rows[i, j] != np.float32(0.0):
+                moved = True
+                break
+        out[i] = moved
+
+
 def aggregate(keys: U64, gradients: F32) -> tuple[U64, F32]:
     """(distinct keys by first appearance (u,), gradients summed per key (u, dim)) of keys (n,), gradients (n, dim)."""
     return aggregate_parts(np.zeros(0, np.uint64), [(keys, gradients)], gradients.shape[1])

@@ -36,6 +36,7 @@ _P64_3, _P64_4 = np.uint64(0x165667B19E3779F9), np.uint64(0x85EBCA77C2B2AE63)
 _P64_5 = np.uint64(0x27D4EB2F165667C5)
 _MX1, _MX2 = np.uint64(0x165667919E3779F9), np.uint64(0x9FB21C651E98DF25)
 _LOW32 = np.uint64(0xFFFFFFFF)
+_LINE_FEED = 10
 _TEXT_BIT = np.uint64(1 << 63)
 _FNV_BASIS, _FNV_PRIME = np.uint32(0x811C9DC5), np.uint32(0x01000193)
 _STRIPE, _LAST_STRIPE = 64, len(_SECRET) - 64 - 7
@@ -212,6 +213,26 @@ def _fill(offsets: I64, data: U8, keys: U64, checks: U32) -> None:
         key, check = key_and_check(base + offsets[i], offsets[i + 1] - offsets[i])
         keys[i] = key
         checks[i] = check
+
+
+@njit(types.int64(types.Array(types.uint8, 1, "C", readonly=True), types.uint64[::1]), cache=True, nogil=True)
+def _fill_from_lines(text: U8, keys: U64) -> int:
+    start = 0
+    for i in range(len(keys)):
+        end = start
+        while end < len(text) and text[end] != _LINE_FEED:
+            end += 1
+        if not 0 < end - start <= MAX_ID_BYTES:
+            return i
+        keys[i] = key_and_check(text.ctypes.data + start, end - start)[0]
+        start = end + 1
+    return -1
+
+
+def keys_of_lines(text: bytes, n: int) -> U64 | None:
+    """(n,) keys of n ids in canonical bytes with a line feed between; None if one has not 1 to 512 bytes. Pure."""
+    keys = np.empty(n, np.uint64)
+    return keys if _fill_from_lines(np.frombuffer(text, np.uint8), keys) < 0 else None
 
 
 def frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -16,6 +16,9 @@ U64 = npt.NDArray[np.uint64]
 Entries = npt.NDArray[np.void]
 
 
+_STEPS = 8
+
+
 @njit(cache=True, inline="always")
 def _before(entry: Any, time_ms: int, partition: int, place: int) -> bool:
     """Whether the entry's (time, partition, place) is strictly smaller."""
@@ -46,15 +49,28 @@ def known_before(
     likewise fresh.
     """
     for i in range(len(user)):
-        u = user[i]
-        end = stored_offsets[u + 1]
-        while end > stored_offsets[u] and not _before(stored[end - 1], time_ms[i], partition[i], place[i]):
-            end -= 1
-        stored_known[i] = end - stored_offsets[u]
-        end = fresh_offsets[u + 1]
-        while end > fresh_offsets[u] and not _before(fresh[end - 1], time_ms[i], partition[i], place[i]):
-            end -= 1
-        fresh_known[i] = end - fresh_offsets[u]
+        u, at = user[i], (time_ms[i], partition[i], place[i])
+        stored_known[i] = _count_before(stored, stored_offsets[u], stored_offsets[u + 1], at[0], at[1], at[2])
+        fresh_known[i] = _count_before(fresh, fresh_offsets[u], fresh_offsets[u + 1], at[0], at[1], at[2])
+
+
+@njit(cache=True, nogil=True)
+def _count_before(entries: Entries, start: int, stop: int, time_ms: int, partition: int, place: int) -> int:
+    """How many of entries[start:stop], oldest first, lie before. A few steps from the end, as most often all do or all
+    but the event itself; then by halves: one user may have half of a large micro-batch."""
+    end = stop
+    while end > start and not _before(entries[end - 1], time_ms, partition, place):
+        if stop - end == _STEPS:
+            low = start
+            while low < end:
+                middle = (low + end) // 2
+                if _before(entries[middle], time_ms, partition, place):
+                    low = middle + 1
+                else:
+                    end = middle
+            break
+        end -= 1
+    return end - start
 
 
 @njit(cache=True, nogil=True)
@@ -112,6 +128,12 @@ def ever_known(
     for i in range(len(user)):
         s0, f0 = stored_offsets[user[i]], fresh_offsets[user[i]]
         s = s0 + stored_known[i]
+        ever[i] = stored_known[i] + fresh_known[i]
+        if stored_known[i] == 0 or fresh_known[i] == 0:
+            continue
+        oldest = fresh[f0]
+        if _before(stored[s - 1], oldest.time_ms, oldest.partition, oldest.place):
+            continue  # as nearly always: what is stored is older than what is on its way
         both = 0
         for f in range(f0 + fresh_known[i] - 1, f0 - 1, -1):
             e = fresh[f]
@@ -121,7 +143,7 @@ def ever_known(
                 if o.time_ms == e.time_ms and o.partition == e.partition and o.place == e.place:
                     both += 1
                     break
-        ever[i] = stored_known[i] + fresh_known[i] - both
+        ever[i] -= both
 
 
 @njit(cache=True, nogil=True)

@@ -4,7 +4,8 @@ It accepts a line only if it is sure to read it as a strict JSON parser and the 
 (any valid UTF-8, no escapes), numbers of at most 15 digits without exponent or sign, known fields at most once, unknown
 fields with a scalar value. Every other line, good or bad, is left to the caller (`UNSURE`). No Python object per event.
 
-Fields: user_id, item_id (string or integer), label, weight, timestamp.
+Fields: user_id, item_id (string or integer), label, weight, timestamp, and features, an object of scalars and lists of
+scalars, of which only the place is told: `native.json_features` reads it.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ def _word(text: bytes) -> Any:
 
 
 _USER_ID, _ITEM_ID, _TIMESTAM = _word(b'user_id"'), _word(b'item_id"'), _word(b"timestam")
-_LABEL, _WEIGHT = _word(b"label"), _word(b"weight")
+_LABEL, _WEIGHT, _FEATURES = _word(b"label"), _word(b"weight"), _word(b"features")
 _TRUE, _FALS, _NULL = _word(b"true"), _word(b"fals"), _word(b"null")
-_USER, _ITEM, _LABELED, _WEIGHTED, _TIMED, _OTHER = 1, 2, 4, 8, 16, 32
+_USER, _ITEM, _LABELED, _WEIGHTED, _TIMED, _OTHER, _FEATURED = 1, 2, 4, 8, 16, 32, 64
 _POW10 = np.array([10.0**k for k in range(16)])
 _MAX_DIGITS = 15  # below 2^53, so mantissa / 10^k is correctly rounded (Clinger 1990, the fast path)
 _NEVER: Any = np.int64(-(1 << 63))
@@ -208,14 +209,81 @@ def _iso8601(p: int, q: int) -> Any:
 
 
 @njit(cache=True)
+def _scalar(p: int, end: int) -> Any:
+    """Address behind the string, number or literal at p, or 0 if unsure. Numbers may have a minus."""
+    if p >= end:
+        return 0
+    c = np.int64(read8(p))
+    if c == 34:
+        q = _string(p + 1, end)
+        return q + 1 if q else 0
+    if c == 45 or 48 <= c <= 57:
+        q, _ = _number(p + 1 if c == 45 else p, end)
+        return q
+    q, _ = _literal(p, end)
+    return q
+
+
+@njit(cache=True)
+def _flat_object(p: int, end: int) -> Any:
+    """Address behind the object at p, whose members are scalars or lists of scalars; 0 if unsure."""
+    p = _space(p + 1, end)
+    if p < end and read8(p) == 125:
+        return p + 1
+    while True:
+        if p >= end or read8(p) != 34:
+            return 0
+        q = _string(p + 1, end)
+        if q == 0:
+            return 0
+        p = _space(q + 1, end)
+        if p >= end or read8(p) != 58:
+            return 0
+        p = _space(p + 1, end)
+        if p < end and read8(p) == 91:
+            p = _space(p + 1, end)
+            first = True
+            while True:
+                if p >= end:
+                    return 0
+                if first and read8(p) == 93:
+                    break
+                first = False
+                p = _scalar(p, end)
+                if p == 0:
+                    return 0
+                p = _space(p, end)
+                if p >= end:
+                    return 0
+                if read8(p) == 93:
+                    break
+                if read8(p) != 44:
+                    return 0
+                p = _space(p + 1, end)
+            p += 1
+        else:
+            p = _scalar(p, end)
+            if p == 0:
+                return 0
+        p = _space(p, end)
+        if p >= end:
+            return 0
+        if read8(p) == 125:
+            return p + 1
+        if read8(p) != 44:
+            return 0
+        p = _space(p + 1, end)
+
+
+@njit(cache=True)
 def _event(p: int, end: int) -> Any:
     """The event in the line at p.
 
-    Returns (address behind the object or 0, fields seen, user at, size, item at, size, label, weight, time). Ids and
-    numbers are not yet held against the door's limits.
+    Returns (address behind the object or 0, fields seen, user at, size, item at, size, label, weight, time, features
+    at, size). Ids and numbers are not yet held against the door's limits.
     """
-    failed = (0, 0, 0, 0, 0, 0, 1.0, 1.0, _NEVER)
-    seen, user_at, user_size, item_at, item_size = 0, 0, 0, 0, 0
+    failed = (0, 0, 0, 0, 0, 0, 1.0, 1.0, _NEVER, 0, 0)
+    seen, user_at, user_size, item_at, item_size, features_at, features_size = 0, 0, 0, 0, 0, 0, 0
     label, weight, time_ms = 1.0, 1.0, _NEVER
     p = _space(p, end)
     if p >= end or read8(p) != 123:
@@ -244,6 +312,8 @@ def _event(p: int, end: int) -> Any:
                 field = _WEIGHTED
         elif size == 9 and word == _TIMESTAM and read8(name + 8) == 112:
             field = _TIMED
+        elif size == 8 and word == _FEATURES:
+            field = _FEATURED
         if field != _OTHER and seen & field:
             return failed
         seen |= field
@@ -289,10 +359,18 @@ def _event(p: int, end: int) -> Any:
                     label = value
                 elif field == _WEIGHTED:
                     weight = value
+                elif field == _FEATURED:
+                    return failed
+            p = q
+        elif c == 123 and field == _FEATURED:
+            q = _flat_object(p, end)
+            if q == 0:
+                return failed
+            features_at, features_size = p, q - p
             p = q
         else:
             q, literal = _literal(p, end)
-            if q == 0 or field <= _ITEM or (field in (_WEIGHTED, _TIMED) and literal != 2):
+            if q == 0 or field <= _ITEM or (field in (_WEIGHTED, _TIMED, _FEATURED) and literal != 2):
                 return failed
             if field == _LABELED and literal != 2:
                 label = float(literal)
@@ -309,7 +387,7 @@ def _event(p: int, end: int) -> Any:
         p = _space(p + 1, end)
     if seen & (_USER | _ITEM) != _USER | _ITEM or (p < end and read8(p) != 10):
         return failed
-    return p, seen, user_at, user_size, item_at, item_size, label, weight, time_ms
+    return p, seen, user_at, user_size, item_at, item_size, label, weight, time_ms, features_at, features_size
 
 
 @njit(cache=True, nogil=True)
@@ -330,14 +408,15 @@ def parse_lines(
     label: F32,
     weight: F32,
     time_ms: I64,
+    features: tuple[I64, I64],
 ) -> int:
     """Read every line of the records data[starts[r]:stops[r]]; returns the number of lines.
 
     data (bytes,) u8 with PADDING bytes behind the last stop; starts, stops, produced_ms, latest_ms (r,) i64. The rest
     is output: record_lines (r,) lines of each record; then per line, with room for as many as there are newlines plus
     records, lines = (start, stop, record, number in the record, status, had unknown fields), user and item = (start,
-    size, key, check bits). A newline at the end of a record opens no line. A line that isn't USABLE leaves its other
-    outputs untouched.
+    size, key, check bits), features = (start, size), size 0 for none. A newline at the end of a record opens no line. A
+    line that isn't USABLE leaves its other outputs untouched.
     """
     line_start, line_stop, line_record, line_number, status, unknown = lines
     user_start, user_bytes, user_key, user_check = user
@@ -349,7 +428,7 @@ def parse_lines(
         p, end, number = base + starts[r], base + stops[r], 0
         while p < end and n < room:
             begin = p
-            p, seen, user_at, user_size, item_at, item_size, y, w, t = _event(begin, end)
+            p, seen, user_at, user_size, item_at, item_size, y, w, t, features_at, features_size = _event(begin, end)
             state = USABLE
             if p == 0:
                 state = UNSURE
@@ -383,6 +462,7 @@ def parse_lines(
                     item_key[n], item_check[n] = key_and_check(item_at, item_size)
                     label[n], weight[n], time_ms[n] = small, light, t
                     unknown[n] = (seen & _OTHER) != 0
+                    features[0][n], features[1][n] = features_at - base, features_size
             line_start[n], line_stop[n], line_record[n], line_number[n] = begin - base, p - base, r, number
             status[n] = state
             n += 1

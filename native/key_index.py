@@ -112,6 +112,11 @@ class KeyIndex:
         return len(self._keys)
 
     @property
+    def table(self) -> I64:
+        """The places: another array after each rebuild."""
+        return self._places
+
+    @property
     def slot_keys(self) -> U64:
         """(high_water,) key of each slot; of a freed slot, its last key."""
         return self._keys[: self._used]

@@ -57,3 +57,19 @@ def _fold_product(_typing: Any, _a: Any, _b: Any) -> Any:
 
 trailing_zeros: Any = intrinsic(_trailing_zeros)
 fold_product: Any = intrinsic(_fold_product)
+
+
+def _reinterpreted(source: Any, target: Any, kind: Any) -> Any:
+    """An intrinsic that gives the bits of a `source` as a `target`: no instruction, and it stays in vector loops."""
+
+    def build(_typing: Any, _value: Any) -> Any:
+        def generate(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+            return builder.bitcast(args[0], kind)
+
+        return target(source), generate
+
+    return intrinsic(build)
+
+
+float_to_bits = _reinterpreted(types.float32, types.int32, ir.IntType(32))
+float_of_bits = _reinterpreted(types.int32, types.float32, ir.FloatType())

@@ -1,6 +1,7 @@
-"""The parts of a sampled softmax around matrix products, a vectorized exp and row maxima: logits in, gradients out.
+"""A sampled softmax over groups, between its matrix products: logits in, gradients out, row by row in one pass.
 
-Loops are free of branches, so that they become vector instructions; a column left out is told by a select.
+Loops are free of branches, so that they become vector instructions; a column left out is told by a select. A row is
+read, raised, summed and turned into its gradient while it lies in the first cache.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from native.memory import float_of_bits, float_to_bits
+
 F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
 _SUM_ORDER = {"reassoc", "contract"}
@@ -19,65 +21,95 @@ _SUM_ORDER = {"reassoc", "contract"}
 _NEVER = np.float32(-1e30)
 """Logit of a column left out: its exponential is an exact zero."""
 
+_LEAST = np.float32(-87.0)
+"""Exponentials of what lies below are 0: the next ones would be subnormal, and slow."""
+_PER_LN2 = np.float32(1.4426950408889634)
+_LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
+"""ln 2 in two parts: multiples of the first, up to 2^9 times, are exact."""
+_ROUNDER = np.float32(12582912.0)
+"""1.5 · 2^23: what is added to it is rounded to a whole number, which stands in the last bits of the sum."""
+_ROUNDER_BITS = np.int32(0x4B400000)
+_C6, _C5, _C4 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
+_C3, _C2, _C1 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
+_ONE, _ZERO = np.float32(1.0), np.float32(0.0)
 
-@njit(cache=True, nogil=True, fastmath=_SUM_ORDER)
-def complete(logits: F32, prior: F32, popularity: F32, bias: F32, mask: Bool) -> None:
-    """logits[i, j] += prior[i]·popularity[j] + bias[j] over the mask, a number below all others elsewhere.
 
-    logits, mask (rows, columns); prior (rows,), popularity, bias (columns,).
+@njit(cache=True, nogil=True, inline="always", fastmath={"contract"})
+def exp_below(x: np.float32) -> np.float32:
+    """eˣ of a float32 x ≤ 0, within 2 units in the last place; 0 below −87, NaN of NaN.
+
+    x = n·ln 2 + r, |r| ≤ ln 2 / 2, and the polynomial of Cephes' expf for eʳ (Moshier). No branches.
     """
-    rows, columns = logits.shape
-    for i in range(rows):
-        row, kept, weight = logits[i], mask[i], prior[i]
-        for j in range(columns):
-            row[j] = row[j] + weight * popularity[j] + bias[j] if kept[j] else _NEVER
+    kept = _LEAST if x < _LEAST else x
+    shifted = kept * _PER_LN2 + _ROUNDER
+    n = shifted - _ROUNDER
+    r = kept - n * _LN2_HIGH
+    r = r - n * _LN2_LOW
+    y = _C6 * r + _C5
+    y = y * r + _C4
+    y = y * r + _C3
+    y = y * r + _C2
+    y = y * r + _C1
+    y = y * (r * r) + r + _ONE
+    power = float_of_bits((float_to_bits(shifted) - _ROUNDER_BITS + np.int32(127)) << np.int32(23))
+    return _ZERO if x < _LEAST else y * power
 
 
-@njit(cache=True, nogil=True, fastmath=_SUM_ORDER)
-def lower(logits: F32, tops: F32, mask: Bool, own: F32, sums: F32, counts: F32) -> None:
-    """logits[i, j] −= tops[i], the row's largest. Fills own (rows,): row i's logit of column i; over the mask sums
-    (rows,) of logits and counts (rows,) of columns."""
-    rows, columns = logits.shape
-    for i in range(rows):
-        row, kept, top = logits[i], mask[i], tops[i]
-        total, count = np.float32(0.0), np.float32(0.0)
-        for j in range(columns):
-            value = row[j] - top
-            row[j] = value
-            total += value if kept[j] else np.float32(0.0)
-            count += np.float32(1.0) if kept[j] else np.float32(0.0)
-        own[i], sums[i], counts[i] = row[i], total, count
+@njit(cache=True, nogil=True)
+def exp_all_below(values: F32) -> None:
+    """values (n,) become `exp_below` of themselves."""
+    for i in range(len(values)):
+        values[i] = exp_below(values[i])
 
 
 @njit(cache=True, nogil=True, fastmath=_SUM_ORDER)
 def push(
-    exponentials: F32, mask: Bool, popularity: F32, weight: F32, smoothing: float, own: F32, sums: F32, counts: F32,
-    d_prior: F32,
-) -> float:  # fmt: skip
-    """Turn exponentials of `lower`'s logits (rows, columns) into ∂loss/∂logit in place; the loss.
+    logits: F32, mask: Bool, prior: F32, popularity: F32, bias: F32, weight: F32, smoothing: float, d_prior: F32
+) -> float:
+    """Turn products u_i · v_j (n, group) into ∂loss/∂logit in place; the summed loss.
 
-    Row i's target is (1 − ε) on column i plus ε evenly over the m columns of its mask (Szegedy et al. 2016, arXiv
-    1512.00567, §7): loss_i = w_i·(ln Σ exp − (1 − ε)·l_i − ε/m·Σ_j l_j), ∂ = w_i·(softmax − target). Rows of weight 0
-    are no rows. d_prior (rows,) becomes Σ_j ∂_j·popularity_j.
+    Example i is row i and, in its group of `group` in a row, a column; n is a multiple of it. mask (n, group); prior,
+    popularity, bias, weight (n,). Logits are l_ij = u_i · v_j + prior_i·popularity_j + bias_j over the mask. Row i's
+    target is (1 − ε) on its own column plus ε evenly over the m columns of its mask (Szegedy et al. 2016, arXiv
+    1512.00567, §7): loss_i = w_i·(ln Σ exp l_ij − (1 − ε)·l_ii − ε/m·Σ_j l_ij), ∂ = w_i·(softmax − target). Rows of
+    weight 0 are no rows: zeros. d_prior (n,) becomes Σ_j ∂_ij·popularity_j.
     """
-    rows, columns = exponentials.shape
+    n, group = logits.shape
     loss = 0.0
-    for i in range(rows):
-        row, kept = exponentials[i], mask[i]
-        if weight[i] == 0.0:
-            row[:] = np.float32(0.0)
-            d_prior[i] = np.float32(0.0)
+    sharp = np.float32(1.0 - smoothing)
+    for i in range(n):
+        row, kept = logits[i], mask[i]
+        if weight[i] == _ZERO:
+            row[:] = _ZERO
+            d_prior[i] = _ZERO
             continue
-        total = np.float32(0.0)
-        for j in range(columns):
-            total += row[j]
-        even, sharp = np.float32(smoothing) / counts[i], np.float32(1.0 - smoothing)
-        loss += weight[i] * (np.log(total) - sharp * own[i] - even * sums[i])
-        scale, spread, prior = weight[i] / total, weight[i] * even, np.float32(0.0)
-        for j in range(columns):
-            value = scale * row[j] - (spread if kept[j] else np.float32(0.0))
+        start = i - i % group
+        popular, biases = popularity[start : start + group], bias[start : start + group]
+        own, slope = i - start, prior[i]
+        top = np.int32(-2147483648)
+        for j in range(group):
+            value = row[j] + slope * popular[j] + biases[j] if kept[j] else _NEVER
             row[j] = value
-            prior += value * popularity[j]
-        row[i] -= weight[i] * sharp
-        d_prior[i] = prior - weight[i] * sharp * popularity[i]
+            bits = float_to_bits(value)
+            ordered = bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))  # as floats are, NaN above all
+            top = ordered if ordered > top else top
+        highest = float_of_bits(top ^ ((top >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+        own_logit = row[own] - highest
+        total, sums, columns = _ZERO, _ZERO, _ZERO
+        for j in range(group):
+            value = row[j] - highest
+            sums += value if kept[j] else _ZERO
+            columns += _ONE if kept[j] else _ZERO
+            raised = exp_below(value)
+            row[j] = raised
+            total += raised
+        even = np.float32(smoothing) / columns
+        loss += weight[i] * (np.log(total) - sharp * own_logit - even * sums)
+        scale, spread, moved = weight[i] / total, weight[i] * even, _ZERO
+        for j in range(group):
+            value = scale * row[j] - (spread if kept[j] else _ZERO)
+            row[j] = value
+            moved += value * popular[j]
+        row[own] -= weight[i] * sharp
+        d_prior[i] = moved - weight[i] * sharp * popular[own]
     return loss

@@ -6,43 +6,59 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
+
+_LONG = 4
+"""Times the group's columns that a user's items are many."""
 
 
 @njit(cache=True, nogil=True)
 def own_columns(
-    group: int, target: I64, is_column: Bool, seen_start: I64, seen_stop: I64, seen: I64, out: Bool, heads: I64
+    group: int, target: I64, is_column: Bool, seen_start: I64, seen_stop: I64, seen: I64, out: Bool, heads: I32
 ) -> None:
     """out[i, j] = column j of row i's group counts in row i's softmax.
 
     Rows and columns are the same n examples in groups of `group` (n a multiple of it). Out stay: padding (is_column
     False), repeats of the row's target, and items its user has: seen[seen_start[i]:seen_stop[i]]. The row's own column
-    stays in. target (n,) i64 holds item numbers below len(heads), seen likewise, its negative ones are ignored; heads
+    stays in. target (n,) i64 holds item numbers below len(heads) − 1, seen likewise or -1, which is ignored; heads i32
     is scratch, filled with -1 and left so.
 
-    A group's columns are chained by item: a row takes as long as its user has items, not as the group has columns.
+    A group's columns are chained by item: a row takes as long as its user has items, not as the group has columns. Who
+    has far more items than that is marked once, and compared by column.
     """
     n = len(target)
-    chain = np.empty(group, np.int64)  # the column before with the same item, -1: none
+    marks, marked_start = np.zeros(len(heads), np.bool_), -1  # what the user whose items begin there has
+    chain = np.empty(group, np.int32)  # the column before with the same item, -1: none
     for start in range(0, n, group):
         for j in range(group):
             item = target[start + j]
             chain[j] = heads[item]
             heads[item] = j
+        columns = is_column[start : start + group]
         for i in range(start, start + group):
-            out[i] = is_column[start : start + group]
-            _leave_out(out[i], heads[target[i]], chain)
-            for k in range(seen_start[i], seen_stop[i]):
-                if seen[k] >= 0:
-                    _leave_out(out[i], heads[seen[k]], chain)
-            out[i, i - start] = is_column[i]
+            row = out[i]
+            row[:] = columns
+            column = heads[target[i]]
+            while column >= 0:
+                row[column] = False
+                column = chain[column]
+            if seen_stop[i] - seen_start[i] > _LONG * group:  # one user may have half of a large micro-batch
+                if marked_start != seen_start[i]:
+                    marks[:] = False
+                    marked_start = seen_start[i]
+                    for item in seen[seen_start[i] : seen_stop[i]]:
+                        marks[item] = True
+                for j in range(group):
+                    row[j] &= not marks[target[start + j]]
+                row[i - start] = is_column[i]
+                continue
+            for item in seen[seen_start[i] : seen_stop[i]]:
+                column = heads[item]  # of -1: the last place; a test for it would be guessed wrong too often
+                while column >= 0:
+                    row[column] = False
+                    column = chain[column]
+            row[i - start] = is_column[i]
         for j in range(group):
             heads[target[start + j]] = -1
-
-
-@njit(cache=True, inline="always")
-def _leave_out(row: Bool, column: int, chain: I64) -> None:
-    while column >= 0:
-        row[column] = False
-        column = chain[column]

@@ -8,6 +8,7 @@ from functools import partial
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -22,6 +23,8 @@ from serving.schemas import BatchRequest, Embedding, Embeddings, Tower
 from serving.service import Live, Service
 from serving.staleness import as_of, stale_headers
 from serving.times import age_s, ages_s, iso, now_ms
+
+U8 = npt.NDArray[np.uint8]
 
 _INLINE = {"json": 16, "base64": 256, "raw": 1024}
 """Ids answered on the loop: in some 200 µs, no more than a change of threads costs. Others would feel more."""
@@ -96,11 +99,23 @@ class EmbeddingRoutes:
         if len(asked.ids) > cap:
             raise too_many("ids", len(asked.ids), cap)
         live = self._service.require_live()
+        if tower == "item" and asked.format == "raw" and asked.on_missing == "null":
+            return await self._raw_items(live, asked)
         if tower == "item" and len(asked.ids) <= _INLINE[asked.format] and asked.on_missing != "initial":
             found = rows.at_once(self._service, live, ids.keys_of_many(asked.ids, "ids"))
             if found is not None:
                 return self._many(live, asked, found, found.vectors, found.found)
         return await self._service.offload.run(partial(self._answer, live, tower, asked))
+
+    async def _raw_items(self, live: Live, asked: BatchRequest) -> Response:
+        """Without an array of rows between the mirror and the answer."""
+        keys = ids.keys_of_many(asked.ids, "ids")
+        found = rows.gathered_at_once(self._service, live, keys) if len(keys) <= _INLINE["raw"] else None
+        if found is None:
+            found = await self._service.offload.run(partial(rows.gathered, self._service, live, keys))
+        lowest = (found.clock, found.updated_ms) if found.found else None
+        headers = {**_headers_of(len(keys), live, found.bitmap, lowest), **stale_headers(self._service, live)}
+        return Response(little_endian(found.vectors), headers=headers, media_type=RAW)
 
     def _answer(self, live: Live, tower: Tower, asked: BatchRequest) -> Response:
         keys = ids.keys_of_many(asked.ids, "ids")
@@ -149,16 +164,24 @@ def little_endian(vectors: F32) -> bytes:
 
 
 def raw_headers(found: TowerRows, live: Live) -> dict[str, str]:
-    """What a raw batch says of its rows: shape, which are found (bitmap, lowest bit first), worst step and age."""
+    """What a raw batch says of its rows."""
+    there = found.found
+    bitmap = np.packbits(there, bitorder="little")
+    if not there.any():
+        return _headers_of(len(there), live, bitmap, None)
+    return _headers_of(len(there), live, bitmap, (int(found.clock[there].min()), int(found.updated_ms[there].min())))
+
+
+def _headers_of(n: int, live: Live, bitmap: U8, lowest: tuple[int, int] | None) -> dict[str, str]:
+    """Shape, which are found (bitmap, lowest bit first); of those the lowest clock and updated_ms, None without any."""
     headers = {
         "X-Embedding-Dim": str(live.model.output_dim),
-        "X-Embedding-Count": str(len(found.found)),
-        "X-Embedding-Found": base64.b64encode(np.packbits(found.found, bitorder="little").tobytes()).decode(),
+        "X-Embedding-Count": str(n),
+        "X-Embedding-Found": base64.b64encode(bitmap.tobytes()).decode(),
     }
-    if found.found.any():
-        oldest = int(found.updated_ms[found.found].min())
-        headers["X-Embedding-Step"] = str(int(found.clock[found.found].min()))
-        headers["X-Embedding-Age-Ms"] = str(max(now_ms() - oldest, 0))
+    if lowest is not None:
+        headers["X-Embedding-Step"] = str(lowest[0])
+        headers["X-Embedding-Age-Ms"] = str(max(now_ms() - lowest[1], 0))
     return headers
 
 

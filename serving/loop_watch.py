@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from serving.histogram import Histogram
+from serving.numbers import Numbers
 
 _EVERY_S = 0.02
 _BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -16,8 +17,11 @@ _BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 class LoopWatch:
     """Counts on the loop's thread; read from any."""
 
-    def __init__(self) -> None:
-        self.lags = Histogram(_BOUNDS)
+    bounds = _BOUNDS
+    """Upper bounds of `lags`."""
+
+    def __init__(self, cells: Numbers | None = None) -> None:
+        self.lags = Histogram(_BOUNDS, cells)
         self._handle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
+from embedding_store.errors import StoreMisconfigured
 from embedding_store.open import open_store
 from embedding_store.settings import RedisSettings
 from serving.errors import StartupError
@@ -16,6 +17,7 @@ from serving.refresher import Refresher
 from serving.server import Server, listen
 from serving.service import Service
 from serving.settings import ServingSettings
+from serving.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +61,16 @@ def serve(config: Config, events: Callable[[], EventSink] | None = None) -> None
         raise StartupError(
             "serving.events is set, and this program hands in nothing to produce with: `towline serve` does"
         )
+    connect = partial(open_store, config.redis)
+    if settings.workers > 1:
+        try:
+            Supervisor(settings, connect, events).run()
+        except StoreMisconfigured as error:
+            raise StartupError(str(error)) from error
+        return
     listener = listen(settings.host, settings.port)
     service = Service(settings, events=events() if settings.events and events else None)
-    refresher = Refresher(service, partial(open_store, config.redis))
+    refresher = Refresher(service, connect)
     server = Server(service)
     log.info("serving on http://%s:%d", settings.host, listener.getsockname()[1])
     refresher.start()

@@ -2,12 +2,15 @@
 
 prometheus_client's own counters and histograms cost 72 µs a request; these cost about one, and are only turned into its
 metrics by a scrape. Requests are counted on the loop's thread alone; row alarms come from any thread, hence a lock.
+
+Of several workers each has the same numbers in a place of its own in shared memory: whoever is asked adds them up. They
+outlive a worker that is killed, and the one that takes its place counts on, so that no sum ever falls.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -16,6 +19,7 @@ from prometheus_client.registry import Collector
 
 from serving.histogram import Histogram
 from serving.loop_watch import LoopWatch
+from serving.numbers import Numbers, Parts, numbers
 
 if TYPE_CHECKING:
     from serving.service import Service
@@ -25,48 +29,110 @@ _BOUNDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.
 ROW_AGES = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0, 86400.0)
 
 
-class Metrics:
-    """What the process counted since it started."""
+_STRATEGIES = ("personal", "popular", "mean")
+_TOWERS = ("user", "item")
+_MOST_ROUTES = 32
+_CODES = 600
+CELLS = (
+    4 + len(_STRATEGIES) + len(_TOWERS) + Histogram.cells_of(ROW_AGES) + Histogram.cells_of(LoopWatch.bounds)
+    + _MOST_ROUTES * (Histogram.cells_of(_BOUNDS) + _CODES)
+)  # fmt: skip
+"""Numbers that the metrics of a process are kept in."""
 
-    def __init__(self) -> None:
-        self.in_flight = 0
-        self.requests: dict[tuple[str, int], int] = {}
-        self.seconds: dict[str, Histogram] = {}
-        self.served_age = Histogram(ROW_AGES)
-        self.loop = LoopWatch()
-        self.strategies: dict[str, int] = {}
+
+class Metrics:
+    """What the process counted since it started; as one of several, what came before it in its place counted, too."""
+
+    bounds = _BOUNDS
+    """Upper bounds of the times of requests, and of `answered_within`."""
+
+    def __init__(self, cells: Numbers | None = None, everyone: Callable[[], Numbers] | None = None) -> None:
+        """cells: where all of it is kept, `CELLS` of them; everyone: sums over all processes that serve."""
+        self._everyone = everyone
         self._lock = threading.Lock()
-        self._nonfinite = {"user": 0, "item": 0}
+        self._routes: dict[str, int] = {}
+        parts = Parts(numbers(CELLS) if cells is None else cells)
+        self._now = parts.take(1)
+        self.offload = parts.take(3)[:2]
+        self._strategies, self._nonfinite = parts.take(len(_STRATEGIES)), parts.take(len(_TOWERS))
+        self.served_age = Histogram(ROW_AGES, parts.take(Histogram.cells_of(ROW_AGES)))
+        self.loop = LoopWatch(parts.take(Histogram.cells_of(LoopWatch.bounds)))
+        times = parts.several(_MOST_ROUTES, Histogram.cells_of(_BOUNDS))
+        self._seconds = [Histogram(_BOUNDS, cells) for cells in times]
+        self._codes = list(parts.several(_MOST_ROUTES, _CODES))
+
+    def of_all(self) -> Metrics:
+        """The sums over all processes that serve; itself where there is no other."""
+        if self._everyone is None:
+            return self
+        total = Metrics(self._everyone())
+        total._routes = self._routes
+        return total
+
+    def begin(self) -> None:
+        """A process begins in the place of one that ended: nothing is being answered."""
+        self._now[0] = self.offload[0] = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Requests being answered."""
+        return int(self._now[0])
+
+    @in_flight.setter
+    def in_flight(self, value: int) -> None:
+        self._now[0] = value
+
+    def know(self, routes: Iterable[str]) -> None:
+        """Give routes their places: the same in each process that names the same ones in the same order."""
+        for route in routes:
+            self._routes.setdefault(route, len(self._routes))
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """Count an answered request. `route` is a template, never a path: paths are without bound."""
-        self.requests[route, status] = self.requests.get((route, status), 0) + 1
-        histogram = self.seconds.get(route)
-        if histogram is None:
-            histogram = self.seconds[route] = Histogram(_BOUNDS)
-        histogram.observe(seconds)
+        at = self._routes.get(route)
+        if at is None:
+            self.know([route])
+            at = self._routes[route]
+        self._codes[at][status] += 1
+        self._seconds[at].observe(seconds)
 
-    bounds = _BOUNDS
-    """Upper bounds of `seconds`, and of `answered_within`."""
+    @property
+    def requests(self) -> dict[tuple[str, int], int]:
+        """Requests answered, by route and code."""
+        return {
+            (route, code): int(count)
+            for route, at in list(self._routes.items())
+            for code, count in enumerate(self._codes[at])
+            if count
+        }
+
+    @property
+    def seconds(self) -> dict[str, Histogram]:
+        """Times of requests, by route that was asked for."""
+        return {route: self._seconds[at] for route, at in list(self._routes.items()) if any(self._seconds[at].counts)}
 
     def answered_within(self) -> list[int]:
         """Requests of all routes by their time, one count more than `bounds`; streams, which last, left out."""
-        every = [histogram.counts for route, histogram in list(self.seconds.items()) if not route.endswith("/events")]
-        return [sum(counts) for counts in zip(*every, strict=True)] or [0] * (len(_BOUNDS) + 1)
+        every = [histogram.counts for route, histogram in self.seconds.items() if not route.endswith("/events")]
+        return [int(sum(counts)) for counts in zip(*every, strict=True)] or [0] * (len(_BOUNDS) + 1)
 
     def strategy(self, name: str) -> None:
         """Count a recommendation by how it was made."""
-        self.strategies[name] = self.strategies.get(name, 0) + 1
+        self._strategies[_STRATEGIES.index(name)] += 1
+
+    @property
+    def strategies(self) -> dict[str, int]:
+        """Recommendations by how they were made."""
+        return {name: int(count) for name, count in zip(_STRATEGIES, self._strategies, strict=True) if count}
 
     def nonfinite(self, tower: str, rows: int) -> None:
         """Alarm: rows that hold NaN or infinity, answered as missing. From any thread."""
         with self._lock:
-            self._nonfinite[tower] += rows
+            self._nonfinite[_TOWERS.index(tower)] += rows
 
     def nonfinite_rows(self) -> dict[str, int]:
         """Rows refused by tower."""
-        with self._lock:
-            return dict(self._nonfinite)
+        return {tower: int(rows) for tower, rows in zip(_TOWERS, self._nonfinite, strict=True)}
 
 
 class ServiceCollector(Collector):
@@ -76,14 +142,23 @@ class ServiceCollector(Collector):
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._requests(self._service.metrics)
-        yield from self._answers(self._service.metrics)
+        metrics = self._service.metrics.of_all()
+        yield from self._requests(metrics)
+        yield from self._answers(metrics)
         yield from self._mirror(self._service)
-        offload = self._service.offload
-        yield _gauge("towline_serving_offload_pending", "Work running or waiting for a thread.", offload.pending)
-        yield _counter(
-            "towline_serving_offload_refused", "Requests refused because the queue was full.", offload.refused
+        pending, refused = metrics.offload
+        yield _gauge("towline_serving_offload_pending", "Work running or waiting for a thread.", pending)
+        yield _counter("towline_serving_offload_refused", "Requests refused because the queue was full.", refused)
+        yield from self._processes(self._service)
+
+    def _processes(self, service: Service) -> Iterable[Metric]:
+        yield _gauge("towline_serving_workers", "Processes that answer requests.", service.crew.workers)
+        restarts = CounterMetricFamily(
+            "towline_serving_restarts", "Processes that ended and were started again.", labels=("process",)
         )
+        restarts.add_metric(("worker",), service.crew.worker_restarts)
+        restarts.add_metric(("writer",), service.crew.writer_restarts)
+        yield restarts
 
     def _requests(self, metrics: Metrics) -> Iterable[Metric]:
         requests = CounterMetricFamily("towline_http_requests", "Requests answered.", labels=("route", "code"))
@@ -140,6 +215,11 @@ class ServiceCollector(Collector):
             if value is not None:
                 visible.add_metric((quantile,), value / 1000)
         yield visible
+        age = GaugeMetricFamily("towline_mirror_file_age_seconds", "How old what the mirror's file holds is.")
+        if (age_s := freshness.saved_age_s) is not None:
+            age.add_metric((), age_s)
+        yield age
+        yield _counter("towline_mirror_file_failures", "Saves of that file that failed.", freshness.save_failures)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -13,30 +13,31 @@ import traceback
 from collections.abc import Mapping
 from itertools import count
 
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from embedding_store.errors import StoreError
 from serving.auth import EXEMPT, ApiKeys
-from serving.problems import Problem, unavailable
+from serving.problems import Problem, of_status, unavailable
 from serving.service import Service
 
 log = logging.getLogger(__name__)
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._~:/+=@-]{1,128}")
-_PREFIX = os.urandom(6).hex()
-_numbers = count(1)
+UNMATCHED = "unmatched"
+"""The route of a path that there is none for."""
 
 
-def request_id(scope: Scope) -> str:
-    """The caller's X-Request-Id where it is sane to echo, else one of our own."""
+def request_id(scope: Scope) -> str | None:
+    """The caller's X-Request-Id where it is sane to echo."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _SANE_ID.fullmatch(value):
             return bytes(value).decode("ascii")
-    return f"{_PREFIX}-{next(_numbers)}"
+    return None
 
 
 class RequestLayer:
-    """Outermost layer of the application. `labels` names each endpoint's route for metrics.
+    """The layer around the router. `labels` names each endpoint's route for metrics.
 
     Handlers raise Problem or StoreError; both become documents here. An exception of any other
     kind is a bug: it is logged with its place, and answered as a 500 problem document.
@@ -45,6 +46,7 @@ class RequestLayer:
     def __init__(self, app: ASGIApp, service: Service, labels: Mapping[object, str]) -> None:
         self._app, self._service, self._labels = app, service, labels
         settings = service.settings
+        self._prefix, self._numbers = os.urandom(6).hex(), count(1)  # not the module's: workers are forked
         self._keys = ApiKeys(settings.api_keys, docs_without_key=settings.docs_without_key)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,7 +55,7 @@ class RequestLayer:
             await self._app(scope, receive, send)
             return
         metrics = self._service.metrics
-        name = request_id(scope)
+        name = request_id(scope) or f"{self._prefix}-{next(self._numbers)}"
         id_header = (b"x-request-id", name.encode())
         status = 0
 
@@ -76,7 +78,7 @@ class RequestLayer:
             await problem.response(name)(scope, receive, send_with_id)
         finally:
             metrics.in_flight -= 1
-            metrics.request(self._labels.get(scope.get("endpoint"), "unmatched"), status, time.perf_counter() - started)
+            metrics.request(self._labels.get(scope.get("endpoint"), UNMATCHED), status, time.perf_counter() - started)
 
     def _admit(self, scope: Scope) -> None:
         path = scope["path"]
@@ -89,6 +91,8 @@ def as_problem(error: Exception, name: str, scope: Scope) -> Problem:
     """The answer to an exception of a handler; logs what isn't the client's doing."""
     if isinstance(error, Problem):
         return error
+    if isinstance(error, HTTPException):
+        return _of_router(error, scope)
     if isinstance(error, StoreError):
         log.warning("request %s: the store is away: %s", name, ascii(str(error)))
         return unavailable("store-down", "the store can't be reached: retry later")
@@ -98,3 +102,13 @@ def as_problem(error: Exception, name: str, scope: Scope) -> Problem:
         "request %s: %s %s failed: %s\n%s", name, scope["method"], ascii(scope["path"]), ascii(repr(error)), place
     )
     return Problem(500, "internal", "an error of the service: report it with the request id")
+
+
+def _of_router(error: HTTPException, scope: Scope) -> Problem:
+    """The router's own 404 and 405."""
+    if error.status_code == 404:
+        return of_status(404, "no such path: /docs lists what there is")
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        return of_status(405, f"{scope['method'][:20]} is not allowed here: use {allowed}", error.headers)
+    return of_status(error.status_code, str(error.detail), error.headers)

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
 
 import msgspec
 
+from native.features import CATEGORIES, MAX_CATEGORIES, NO_FEATURES, NUMBER, REQUEST, Declared, FeatureSchema
 from serving import ranking_schemas, schemas
 from serving.operations import BATCH_HEADERS, BODY, EVERY, ONE_HEADERS, RAW, REF, STALE, TOWER, json_of, operation
 
 _TYPES = (*schemas.REQUESTS, *schemas.ANSWERS, *ranking_schemas.REQUESTS, *ranking_schemas.ANSWERS)
 
 
-def _paths() -> dict[str, Any]:
+_ASKING = ("RecommendRequest", "RecommendBatchRequest", "ScoreRequest")
+"""Requests that bring features."""
+
+
+def _paths(features: dict[str, Any]) -> dict[str, Any]:
     identity = {
         "name": "id",
         "in": "path",
@@ -27,6 +32,12 @@ def _paths() -> dict[str, Any]:
         "in": "query",
         "description": "of an unknown id: 404, or the vector it would start with",
         "schema": {"type": "string", "enum": ["error", "initial"], "default": "error"},
+    }
+    given = {
+        "name": "features",
+        "in": "query",
+        "description": "a JSON object of the request's features, as in `/v1/recommend`",
+        "content": {"application/json": {"schema": features}},
     }
     text = {"text/plain": {"schema": {"type": "string"}}}
     alive = {"application/json": {"schema": {"type": "object", "properties": {"status": {"const": "alive"}}}}}
@@ -105,10 +116,11 @@ def _paths() -> dict[str, Any]:
                 json_of("Explanation"),
                 (*EVERY, "404", "422", "503"),
                 description="The score is the sum of its parts, and the dot product by clock that of the additions of "
-                "the history's items. Where the model has dense layers, additions are those of the affine function "
+                "the history's items. `parts.item` is the same dot product as a sum over the item's row and features. "
+                "Where the model has dense layers, additions are those of the affine function "
                 "that its ReLU network is around this user, and `dense_bias` is that function's constant.",
                 headers=STALE,
-                parameters=(_query_id("user_id"), _query_id("item_id")),
+                parameters=(_query_id("user_id"), _query_id("item_id"), given),
             )
         },
         "/v1/events": {
@@ -174,10 +186,30 @@ def _query_id(name: str) -> dict[str, Any]:
     }
 
 
-@cache
-def document() -> dict[str, Any]:
-    """The document. Made once."""
+def _features_of(schema: FeatureSchema) -> dict[str, Any]:
+    """What a request may bring where these are declared."""
+    own = {one.name: _value_of(one) for one in schema.declared if one.side == REQUEST}
+    return {"type": ["object", "null"], "properties": own, "additionalProperties": False}
+
+
+def _value_of(feature: Declared) -> dict[str, Any]:
+    if feature.kind == NUMBER:
+        return {"type": ["number", "null"]}
+    category = {"type": ["string", "integer"], "minLength": 1}
+    if feature.kind != CATEGORIES:
+        return category | {"type": ["string", "integer", "null"]}
+    many = {"type": "array", "items": category, "maxItems": MAX_CATEGORIES}
+    return {"anyOf": [many, category, {"type": "null"}]}
+
+
+@lru_cache(maxsize=4)
+def document(schema: FeatureSchema = NO_FEATURES) -> dict[str, Any]:
+    """The document of a service whose model declares these features. Made once for each."""
     _, components = msgspec.json.schema_components(_TYPES, ref_template=REF)
+    features = _features_of(schema)
+    for name in _ASKING:
+        given = components[name]["properties"]["features"]
+        components[name]["properties"]["features"] = {"description": given["description"], "default": None, **features}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -189,7 +221,7 @@ def document() -> dict[str, Any]:
             "is staleness.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "paths": _paths(),
+        "paths": _paths(features),
         "components": {
             "schemas": components,
             "securitySchemes": {"key": {"type": "apiKey", "in": "header", "name": "X-API-Key"}},

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from serving.schemas import Age, Choice, Id, Index, K, RecommendedItem, Score, Step, UserState
+from serving.schemas import Age, Choice, Features, Id, Index, K, RecommendedItem, Score, Step, UserState
 
 Strategy = Literal["personal", "popular", "mean"]
 
@@ -63,6 +63,7 @@ class ScoreRequest(msgspec.Struct, forbid_unknown_fields=True):
         Literal["popular", "mean", "error"],
         Meta(description="for a user without history: popularity, nearness to the mean of popular items, or 404"),
     ] = "popular"
+    features: Features = None
 
 
 class Scores(msgspec.Struct):
@@ -87,13 +88,34 @@ class ClockPart(msgspec.Struct):
     score: Score
 
 
+class FeaturePart(msgspec.Struct):
+    """What a declared feature adds to a score, all its values together."""
+
+    name: str
+    of: Literal["item", "user", "request"]
+    score: Score
+
+
+class ItemParts(msgspec.Struct):
+    """The dot product taken apart on the item's side: row, features and dense_bias add up to it."""
+
+    row: Annotated[Score | None, Meta(description="of the item's own row")]
+    features: list[FeaturePart]
+    dense_bias: Annotated[Score | None, Meta(description="of dense layers, whatever the row; null: none")]
+
+
 class ScoreParts(msgspec.Struct):
-    """What a score is the sum of."""
+    """What a score is the sum of; `item` is the same dot product, without popularity, from the other side."""
 
     clocks: Annotated[list[ClockPart], Meta(description="dot product by clock; empty for a user without history")]
     user_id_vector: Annotated[Score | None, Meta(description="the user's own vector; null: the model has none")]
     dense_bias: Annotated[Score | None, Meta(description="of dense layers, whatever the history; null: none")]
     popularity: Score | None
+    features: Annotated[list[FeaturePart], Meta(description="of the user and the request, as far as declared")]
+    item: Annotated[ItemParts | None, Meta(description="null: the model declares no features of items")]
+    transition: Annotated[
+        Score | None, Meta(description="of what comes next after the user's newest item; null: the model has none")
+    ]
 
 
 class Contribution(msgspec.Struct):
@@ -143,6 +165,7 @@ class Interaction(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     label: Annotated[float, Meta(ge=0, description="above 0 a positive, 0 an explicit negative")] = 1
     weight: Annotated[float, Meta(gt=0)] = 1
     timestamp: Annotated[int | str | None, Meta(description="ms since the epoch, or ISO 8601; null: now")] = None
+    features: Annotated[Features, Meta(description="of the item, the user and the request, as declared")] = None
 
 
 class EventsRequest(msgspec.Struct, forbid_unknown_fields=True):

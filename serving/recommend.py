@@ -14,9 +14,11 @@ from starlette.responses import Response
 from embedding_store.contract import U64
 from embedding_store.errors import StoreUnavailable
 from embedding_store.ranking import Ranked
+from native.features import FeatureValues, concatenate
 from serving import ids
 from serving.body import BodyReader
 from serving.embeddings import too_many
+from serving.features import given as given_features
 from serving.floats import vector_json
 from serving.negotiate import JSON
 from serving.problems import Problem, invalid
@@ -79,12 +81,16 @@ class RecommendRoutes:
         for i, (live, asked) in enumerate(asks):
             try:
                 user = ids.key_of(ids.from_json(asked.user_id, "user_id"))
-                wanted.setdefault(live, []).append((i, Wanted(asked, user, *chosen(asked.exclude, asked.candidates))))
+                want = Wanted(
+                    asked, user, *chosen(asked.exclude, asked.candidates), given_features(live, asked.features)
+                )
+                wanted.setdefault(live, []).append((i, want))
             except Problem as error:
                 answers[i] = error
         for live, those in wanted.items():  # two only while a model replaces another
             wants = [want for _, want in those]
-            tastes = tastes_of(self._service, live, np.array([want.user for want in wants], np.uint64))
+            users = np.array([want.user for want in wants], np.uint64)
+            tastes = tastes_of(self._service, live, users, joined([want.request for want in wants]))
             for (i, _), taste, ranked in zip(those, tastes, ranked_all(live, wants, tastes), strict=True):
                 answers[i] = ranked if isinstance(ranked, Exception) else self._answer(live, taste, *ranked)
         return [answers[i] for i in range(len(asks))]
@@ -105,7 +111,7 @@ class RecommendRoutes:
         identities = ids.many(asked.user_ids, "user_ids")
         exclude, only = chosen(asked.exclude, asked.candidates)
         keys = ids.keys_of(identities)
-        tastes = tastes_of(self._service, live, keys)
+        tastes = tastes_of(self._service, live, keys, given_features(live, asked.features, len(keys)))
         cold = [identity.decode() for identity, taste in zip(identities, tastes, strict=True) if taste.cold]
         if cold and asked.fallback == "error":
             detail = f"{len(cold)} of {len(tastes)} users have no history to recommend from, and fallback is error"
@@ -131,12 +137,20 @@ class Wanted:
     user: int
     exclude: U64
     only: U64 | None
+    request: FeatureValues | None = None  # (1,)
 
     def excluded(self, taste: Taste) -> U64:
         """Keys never to answer."""
         if not self.asked.exclude_seen or not len(taste.seen):
             return self.exclude
         return np.concatenate([self.exclude, taste.seen]) if len(self.exclude) else taste.seen
+
+
+def joined(requests: Sequence[FeatureValues | None]) -> FeatureValues | None:
+    """One row each; None where none has any."""
+    if all(request is None for request in requests):
+        return None
+    return concatenate([FeatureValues.empty(1) if request is None else request for request in requests])
 
 
 def ranked_all(
@@ -152,6 +166,7 @@ def ranked_all(
             np.array([tastes[i].prior for i in lot], np.float32),
             [wants[i].excluded(tastes[i]) for i in lot],
             [wants[i].asked.k for i in lot],
+            [tastes[i].boost for i in lot],
         )
         passed.update(zip(lot, ranked, strict=True))
     for i, (want, taste) in enumerate(zip(wants, tastes, strict=True)):
@@ -166,7 +181,9 @@ def ranked_all(
         exclude = want.excluded(taste)
         yield (
             strategy,
-            live.ranker.recommend(vector, exclude=exclude, k=want.asked.k, only=want.only, prior=taste.prior),
+            live.ranker.recommend(
+                vector, exclude=exclude, k=want.asked.k, only=want.only, prior=taste.prior, boost=taste.boost
+            ),
         )
 
 

@@ -15,7 +15,11 @@ from embedding_store.contract import EmbeddingStore
 from embedding_store.errors import StoreError, StoreMisconfigured
 from embedding_store.mirror import ItemMirror
 from embedding_store.model import ModelSettings
-from serving.service import Live, Service
+from embedding_store.shared_board import Board
+from embedding_store.shared_mirror import Publisher
+from serving.preload import settle
+from serving.service import Live, Service, version_of
+from serving.warm_start import Kept, Saver, restore
 
 log = logging.getLogger(__name__)
 
@@ -29,28 +33,41 @@ class UnreadableModel(StoreError):
     """The published document isn't one this version knows: retried, since the next one may be."""
 
 
+class UnservableModel(StoreError):
+    """This service can't answer with the published model: retried, since the next one may be another."""
+
+
 class Refresher(threading.Thread):
     """Connect, load, then follow the feed until stopped. A store that is away is waited for, with back-off and jitter.
 
-    1. read the published model; where it is new, build a mirror for it and load it;
+    1. read the published model; where it is new, build a mirror for it and load it: from its file, if there is one that
+       may be served and nothing is served yet, else from the store;
     2. replace `service.live`, as a whole;
-    3. wait for the feed, refresh, confirm.
+    3. wait for the feed, refresh, publish to other processes if there are any, confirm.
 
     It ends only when stopped, or by a programming error: then `service.crash` says so and liveness fails, so that
     whatever supervises the process restarts it. `service.fatal` is set where retrying can't help.
     """
 
-    def __init__(self, service: Service, connect: Callable[[], EmbeddingStore]) -> None:
+    def __init__(self, service: Service, connect: Callable[[], EmbeddingStore], board: Board | None = None) -> None:
+        """board: other processes answer, of what is published there."""
         super().__init__(name="refresher", daemon=True)
-        self._service, self._connect = service, connect
+        self._service, self._connect, self._board = service, connect, board
+        self._kept: Kept | None = None
+        self._publisher: Publisher | None = None
+        settings = service.settings
+        self._saver = Saver(settings, service.freshness, self._to_be_saved) if settings.mirror_folder else None
         self._store: EmbeddingStore | None = None
         self._stopped = threading.Event()
         self._delay_s = _FIRST_DELAY_S
         self._told = False  # that there is no model yet
         self._model_checked_s = 0.0
+        self._refused: bytes | None = None  # a model that was told of
 
     def run(self) -> None:
         """The thread's body."""
+        if self._saver is not None:
+            self._saver.start()
         try:
             while not self._stopped.is_set():
                 self._attempt()
@@ -65,7 +82,9 @@ class Refresher(threading.Thread):
                 self._store.close()
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """End the thread and close its store."""
+        """Save the mirror, end the thread and close its store."""
+        if self._saver is not None and self.is_alive():
+            self._saver.finish()
         self._stopped.set()
         if self.is_alive():
             self.join(timeout_s)
@@ -74,18 +93,18 @@ class Refresher(threading.Thread):
         try:
             if self._store is None:
                 self._store = self._connect()
-            live = self._current(self._store)
-            if live is None:
+            kept = self._current(self._store)
+            if kept is None:
                 self._service.freshness.answered()
                 if not self._told:
                     log.warning("no model is published yet: start a trainer")
                 self._told = True
                 self._pause()
                 return
-            self._follow(live)
+            self._follow(kept.mirror)
             self._delay_s = _FIRST_DELAY_S
         except StoreMisconfigured:
-            if self._service.live is None:
+            if self._kept is None:
                 raise
             self._retry("the store's configuration became unusable")
         except StoreError as error:
@@ -103,39 +122,83 @@ class Refresher(threading.Thread):
         self._stopped.wait(self._delay_s * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
         self._delay_s = min(2 * self._delay_s, _LAST_DELAY_S)
 
-    def _current(self, store: EmbeddingStore) -> Live | None:
-        """The live model, after a look at what is published; None where nothing is."""
-        live = self._service.live
+    def _current(self, store: EmbeddingStore) -> Kept | None:
+        """What is followed, after a look at what is published; None where nothing is."""
+        kept = self._kept
         now = time.monotonic()
-        if live is not None and now - self._model_checked_s < _MODEL_CHECK_S:
-            return live
+        if kept is not None and now - self._model_checked_s < _MODEL_CHECK_S:
+            return kept
         document = store.published_model()
         self._model_checked_s = now
-        if document is None or (live is not None and live.document == document):
-            return live
+        if document is None or (kept is not None and kept.document == document):
+            return kept
         try:
             model = ModelSettings.from_document(document)
         except (ValidationError, msgspec.DecodeError) as error:
             raise UnreadableModel(
                 "the published model can't be read: it is of another version, upgrade this service or the trainer"
             ) from error
-        mirror = ItemMirror(store, model, _DECAY_SHARE)
-        started = time.monotonic()
-        mirror.refresh()
-        live = Live.of(store, document, model, mirror)
-        live.warm_up()
-        self._service.live = live
-        self._service.freshness.confirm(started)
-        log.info("serving model %s: %d items at step %d", live.version, mirror.size, mirror.clock)
-        return live
+        if model.features and self._board is not None:
+            refused = UnservableModel(
+                "the published model declares features, whose rows several workers don't share yet: set [serving] "
+                "workers = 1"
+            )
+            if kept is None:
+                raise refused
+            if self._refused != document:
+                log.error("%s; the model before it is served on", refused)
+            self._refused = document
+            return kept
+        kept = Kept(store, document, ItemMirror(store, model, _DECAY_SHARE))
+        as_of_s = self._loaded(kept)
+        self._hand_over(kept)
+        self._kept = kept
+        self._service.freshness.confirm(as_of_s)
+        return kept
 
-    def _follow(self, live: Live) -> None:
+    def _to_be_saved(self) -> Kept | None:
+        """The file has items' rows alone: what features add to them would be missing at the start."""
+        kept = self._kept
+        return None if kept is None or kept.mirror.features is not None else kept
+
+    def _loaded(self, kept: Kept) -> float:
+        """Fill the mirror: monotonic time of which it holds all that was in the feed."""
+        started_s = time.monotonic()
+        restored_s = (
+            restore(self._saver.path, kept) if self._saver is not None and kept.mirror.features is None else None
+        )
+        serves = self._service.live is not None or (self._board is not None and self._board.newest() > 0)
+        if restored_s is not None and not serves:
+            return restored_s
+        kept.mirror.refresh()  # what is served already must not be followed by anything older
+        return started_s
+
+    def _hand_over(self, kept: Kept) -> None:
+        """From now on it is what answers are made of."""
+        store, document, mirror = kept
+        if self._board is not None:
+            self._publisher = Publisher(self._board, mirror, document)
+            self._publisher.publish()
+        else:
+            live = Live.of(store, document, mirror.model, mirror)
+            live.warm_up()
+            if self._service.live is None:
+                settle()
+            self._service.live = live
+        version = version_of(document)
+        log.info("serving model %s: %d items at step %d", version, mirror.size, mirror.clock)
+
+    def _follow(self, mirror: ItemMirror) -> None:
         """One wait for the feed; refresh if there is something."""
         freshness = self._service.freshness
-        if not live.mirror.wait(_WAIT_S):
+        if not mirror.wait(_WAIT_S):
+            if self._publisher is not None:
+                self._publisher.tidy()
             freshness.confirm(time.monotonic())
             return
         started = time.monotonic()
-        rows = live.mirror.refresh()
-        freshness.refreshed(rows, live.mirror.produced_ms)
+        rows = mirror.refresh()
+        if self._publisher is not None:
+            self._publisher.publish()
+        freshness.refreshed(rows, mirror.produced_ms)
         freshness.confirm(started)

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from embedding_store.contract import F32, I64, U64, Bool
-from embedding_store.mirror import MirrorRows
+from embedding_store.mirror_reads import Gathered, MirrorRows
 from embedding_store.ranking import Users
 from embedding_store.towers import DenseParameters, Layers, item_outputs
 from serving.metrics import Metrics
@@ -83,6 +83,24 @@ def at_once(service: Service, live: Live, keys: U64) -> TowerRows | None:
         live.mirror.lock.release()
 
 
+def gathered_at_once(service: Service, live: Live, keys: U64) -> Gathered | None:
+    """`at_once`, as a raw batch answers them."""
+    if not live.mirror.lock.acquire(blocking=False):
+        return None
+    try:
+        return gathered(service, live, keys)
+    finally:
+        live.mirror.lock.release()
+
+
+def gathered(service: Service, live: Live, keys: U64) -> Gathered:
+    """Items from the mirror as a raw batch answers them. May wait for it."""
+    rows = live.mirror.gathered(keys)
+    if rows.refused:
+        service.metrics.nonfinite("item", rows.refused)
+    return rows
+
+
 def first_of(rows: TowerRows) -> TowerRow:
     """The first of several."""
     if not rows.found[0]:
@@ -118,6 +136,9 @@ def initial(live: Live, tower: Literal["user", "item"], keys: U64) -> F32:
     if live.model.dense_layers:
         parameters = DenseParameters(live.model)
         layers = parameters.to_towers(parameters.read(live.store)).item
+    if live.mirror.features is not None:
+        with live.mirror.lock:
+            live.mirror.features.add_to_items(keys, vectors)
     return item_outputs(live.model, layers, vectors)
 
 

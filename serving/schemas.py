@@ -52,9 +52,18 @@ AsOf = Annotated[
 Tower = Literal["user", "item"]
 
 
+FeatureValue = str | int | float | list[str | int] | None
+Features = Annotated[
+    dict[str, FeatureValue] | None,
+    Meta(
+        description="the request's features that the model declares, by name: a category, a list of categories, or a "
+        "number; null and unknown values add nothing",
+        examples=[{"device": "phone", "hour": 21}],
+    ),
+]
+
 REFUSED = {
-    "features": "the model's towers take no features of a request",
-    "filter": "the model's items have no declared features to filter by; choose them outside and send `candidates`",
+    "filter": "items can't be filtered by their features yet; choose them outside and send `candidates`",
 }
 """Members of requests that are named for what is to come, and why they are not taken."""
 
@@ -81,10 +90,7 @@ class Choice(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         Literal["popular", "mean", "error"],
         Meta(description="for a user without history: popular items, items near the mean of those, or 404"),
     ] = "popular"
-    features: Annotated[
-        Any | UnsetType,
-        Meta(description=f"reserved, null only: {REFUSED['features']}", extra_json_schema={"type": "null"}),
-    ] = UNSET
+    features: Features = None
     filter: Annotated[
         Any | UnsetType,
         Meta(description=f"reserved, null only: {REFUSED['filter']}", extra_json_schema={"type": "null"}),
@@ -157,7 +163,7 @@ class Recommendation(msgspec.Struct):
 
     items: list[RecommendedItem]
     strategy: Literal["personal", "popular", "mean"]
-    cold_start: Annotated[bool, Meta(description="the user has no history that could be used")]
+    cold_start: Annotated[bool, Meta(description="nothing is known of the user: no history, no learned feature")]
     user: UserState | None
     index: Index
     model_version: str

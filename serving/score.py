@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from serving import ids, rows
 from serving.body import BodyReader
+from serving.features import given
 from serving.floats import numbers_json
 from serving.negotiate import JSON
 from serving.ranking_schemas import ScoreRequest, Scores
@@ -38,10 +39,10 @@ class ScoreRoutes:
     def _answer(self, live: Live, asked: ScoreRequest) -> Response:
         identity = ids.from_json(asked.user_id, "user_id")
         keys = ids.keys_of(ids.many(asked.item_ids, "item_ids"))
-        (taste,) = tastes_of(self._service, live, ids.keys_of([identity]))
+        (taste,) = tastes_of(self._service, live, ids.keys_of([identity]), given(live, asked.features))
         strategy, vector = ranked_by(live, taste, asked.fallback)
         found = rows.read(self._service, live, "item", keys)
-        scores = live.ranker.score(vector, keys, prior=taste.prior)
+        scores = live.ranker.score(vector, keys, prior=taste.prior, boost=taste.boost)
         document = Scores(
             scores=[
                 None if number is None else msgspec.Raw(number)

@@ -17,12 +17,28 @@ from serving.service import Service
 
 log = logging.getLogger(__name__)
 
+_BACKLOG = 2048
+HURRY = signal.SIGUSR2
+"""To one of several workers what SIGINT is to a service alone: a terminal sends that to all processes at once, and the
+parent tells them."""
+
+
+def listen_all(host: str, port: int, sockets: int) -> list[socket.socket]:
+    """Several listening sockets of one port, among which the kernel spreads connections. Raises StartupError."""
+    first = listen(host, port)  # alone: a port that another service listens on must be refused, not shared with it
+    address, family = first.getsockname(), first.family
+    first.close()
+    listeners = []
+    for _ in range(sockets):
+        listeners.append(socket.create_server(address[:2], family=family, backlog=_BACKLOG, reuse_port=True))
+    return listeners
+
 
 def listen(host: str, port: int) -> socket.socket:
     """A listening TCP socket. Raises StartupError with the remedy."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        return socket.create_server((str(address[0]), port), family=family, backlog=2048)
+        return socket.create_server((str(address[0]), port), family=family, backlog=_BACKLOG)
     except socket.gaierror as error:
         raise StartupError(
             f"host '{host}' can't be resolved ({error.strerror}): set serving.host to an address"
@@ -47,6 +63,8 @@ class Server(uvicorn.Server):
     SIGINT, a person at the keyboard, skips the wait; a second signal of either kind ends it.
     """
 
+    _has_parent = False
+
     def __init__(self, service: Service) -> None:
         settings = service.settings
         config = uvicorn.Config(
@@ -62,6 +80,15 @@ class Server(uvicorn.Server):
         self._service = service
         self._exit_at_s: float | None = None
 
+    def be_told_by_parent(self) -> None:
+        """As one of several workers: SIGINT is the parent's to act on."""
+        self._has_parent = True
+        signal.signal(HURRY, self._hurry)
+
+    def _hurry(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002
+        self._has_parent = False
+        self.handle_exit(signal.SIGINT, frame)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """The loop runs: watch it."""
         await super().startup(sockets)
@@ -74,6 +101,8 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's signature
         """Signal handler: only sets fields, which `on_tick` reads. uvicorn's own would end by the signal: code 143."""
+        if sig == signal.SIGINT and self._has_parent:
+            return
         again = self._service.draining
         self._service.draining = True
         if again or sig == signal.SIGINT:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from embedding_store.contract import EmbeddingStore
-from embedding_store.mirror import ItemMirror
+from embedding_store.mirror_reads import MirrorReads
 from embedding_store.model import ModelSettings
 from embedding_store.ranking import Ranker
 from native.scan import rank_of
+from serving.crew import Crew
 from serving.floats import vector_json
 from serving.freshness import Freshness
 from serving.metrics import Metrics
@@ -33,35 +34,43 @@ class Live:
     store: EmbeddingStore
     document: bytes
     model: ModelSettings
-    mirror: ItemMirror
+    mirror: MirrorReads
     ranker: Ranker
 
     version: str  # names the published specification; equal on every server that serves it
 
     @classmethod
-    def of(cls, store: EmbeddingStore, document: bytes, model: ModelSettings, mirror: ItemMirror) -> Live:
+    def of(cls, store: EmbeddingStore, document: bytes, model: ModelSettings, mirror: MirrorReads) -> Live:
         """`model`, decoded from `document`, over a mirror that is loaded."""
-        version = hashlib.sha256(document).hexdigest()[:12]
-        return cls(store, document, model, mirror, Ranker(store, model, mirror), version)
+        return cls(store, document, model, mirror, Ranker(store, model, mirror), version_of(document))
 
-    def warm_up(self) -> None:
-        """Take every path of a request once, so that no live one pays for compiling kernels. Raises StoreError."""
+    def warm_up(self, *, users: bool = True) -> None:
+        """Take every path of a request once, so that no live one pays for compiling kernels. Raises StoreError.
+
+        users: read one, too, which needs the store.
+        """
         nobody = np.zeros(1, np.uint64)
-        vector = self.ranker.users(nobody).vectors[0]
+        vector = self.ranker.users(nobody).vectors[0] if users else np.zeros(self.model.output_dim, np.float32)
         ranked = self.ranker.recommend(vector, exclude=nobody, k=1, only=nobody)
         self.ranker.recommend(None, exclude=nobody, k=1)
         self.ranker.recommend_many(vector[None], np.ones(1, np.float32), [nobody], [1])
         self.mirror.items(nobody)
         self.mirror.item(nobody)
+        self.mirror.gathered(nobody)
         self.ranker.similar(self.mirror.items(nobody).vectors, exclude=nobody, k=1)
         self.ranker.score(vector, nobody)
         rank_of(ranked.scores if len(ranked.scores) else vector, 0)
         vector_json(ranked.scores)
 
 
+def version_of(document: bytes) -> str:
+    """A name for a published model."""
+    return hashlib.sha256(document).hexdigest()[:12]
+
+
 @dataclass
 class Service:
-    """State of one serving process. `live` is set by the refreshing thread, `draining` by the server."""
+    """State of one serving process. `live` is set by the thread that follows, `draining` by the server."""
 
     settings: ServingSettings
     live: Live | None = None
@@ -71,9 +80,10 @@ class Service:
     freshness: Freshness = field(default_factory=Freshness)
     metrics: Metrics = field(default_factory=Metrics)
     events: EventSink | None = None  # None: events are not taken
+    crew: Crew = field(default_factory=Crew)
 
     def __post_init__(self) -> None:
-        self.offload = Offload(self.settings.threads, self.settings.max_queue)
+        self.offload = Offload(self.settings.threads, self.settings.max_queue, self.metrics.offload)
         self.producing = Offload(1, self.settings.max_queue)
 
     def require_live(self) -> Live:

@@ -52,7 +52,24 @@ class ServingSettings(BaseModel):
         (),
         description="URLs of trainers' metrics, for the dashboard's loss and hit rate; `towline up` knows its own",
     )
-    workers: int = Field(1, ge=1, le=1, description="processes; one for now: several would each hold their own mirror")
+    workers: int = Field(
+        1,
+        ge=1,
+        le=64,
+        description="processes that answer; from 2 on (Linux) one more keeps the mirror, which they share; `threads` "
+        "and the caps on what is in flight or waits are each worker's own",
+    )
+    mirror_folder: str = Field(
+        "",
+        description="where a copy of the mirror is kept, so that a restart answers at once; empty: none; `towline up` "
+        "has one in [local] state_dir",
+    )
+    mirror_save_s: float = Field(
+        60.0,
+        ge=1,
+        le=86400,
+        description="seconds between its saves: a restart has as much of the feed to catch up with",
+    )
 
     @field_validator("api_keys")
     @classmethod

@@ -11,6 +11,8 @@ import numpy as np
 from embedding_store.contract import F32, U64
 from embedding_store.errors import StoreUnavailable
 from embedding_store.ranking import Users
+from embedding_store.transitions import Boosts
+from native.features import FeatureValues
 from serving.problems import Problem
 from serving.schemas import UserState
 from serving.service import Live, Service
@@ -34,15 +36,19 @@ class Taste:
     cold: bool
     unreachable: bool = False  # the store could not be asked
     prior: float | None = None  # weight of log popularity; None: what the model begins with
+    boost: Boosts | None = None  # what transitions from his newest item add to scores
 
 
-def tastes_of(service: Service, live: Live, keys: U64) -> list[Taste]:
-    """What the store knows of users, in one read. While it is down nobody is known, and nobody is called cold."""
+def tastes_of(service: Service, live: Live, keys: U64, request: FeatureValues | None = None) -> list[Taste]:
+    """What the store knows of users, in one read. While it is down nobody is known, and nobody is called cold.
+
+    request: a row for each, of the features of their requests.
+    """
     unreachable = Taste(None, NONE, None, cold=False, unreachable=True)
     if service.store_down:
         return [unreachable] * len(keys)
     try:
-        users = live.ranker.users(keys)
+        users = live.ranker.users(keys, request)
     except StoreUnavailable as error:
         log.warning("recommending without the users' histories: %s", ascii(str(error)))
         return [unreachable] * len(keys)
@@ -56,7 +62,14 @@ def tastes_of(service: Service, live: Live, keys: U64) -> list[Taste]:
 def _taste(users: Users, i: int, warm: bool) -> Taste:
     seen = users.seen_keys[users.seen_offsets[i] : users.seen_offsets[i + 1]]
     vector = users.vectors[i] if warm else None
-    return Taste(vector, seen, state_of(users, i), cold=not warm, prior=float(users.prior[i]))
+    return Taste(
+        vector,
+        seen,
+        state_of(users, i),
+        cold=not warm,
+        prior=float(users.prior[i]),
+        boost=users.boost(i) if warm else None,
+    )
 
 
 def state_of(users: Users, i: int = 0) -> UserState | None:

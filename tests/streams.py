@@ -107,3 +107,45 @@ def _drawn(members: I64 | None, popular: npt.NDArray[np.float64], rng: np.random
     weights = np.cumsum(popular if members is None else popular[members])
     at = int(np.searchsorted(weights, rng.random() * weights[-1]))
     return at if members is None else int(members[at])
+
+
+class Shop(NamedTuple):
+    """n positive events in stream order, with what is known beside the ids."""
+
+    users: I64
+    items: I64
+    genre: I64  # (n,) of the item: its cluster
+    tv: npt.NDArray[np.bool_]  # (n,) the device of the request
+
+
+def make_shop(
+    shelf: int, renewed: int, events: int = 6000, users: int = 250, clusters: int = 12, seed: int = 0
+) -> Shop:
+    """A user likes two clusters: one of the first half, which is watched on tv, and one of the other, which is not.
+
+    Of each cluster only the `shelf` newest items are offered. renewed: events after which a new one comes, so that an
+    item has few events before it is gone; 0: the catalogue stays.
+    """
+    rng = np.random.default_rng(0)
+    offered = [list(range(c * shelf, (c + 1) * shelf)) for c in range(clusters)]
+    genre_of = {item: c for c, items in enumerate(offered) for item in items}
+    half = clusters // 2
+    taste = np.stack([half + rng.integers(0, half, users), rng.integers(0, half, users)], axis=1)
+    has: set[tuple[int, int]] = set()
+    made = Shop(*(np.empty(events, np.int64) for _ in range(3)), np.empty(events, np.bool_))
+    n = 0
+    while n < events:
+        user, tv = int(rng.integers(0, users)), bool(rng.random() < 0.5)
+        cluster = int(taste[user, int(tv)]) if rng.random() < 0.85 else int(rng.integers(0, clusters))
+        item = offered[cluster][int(rng.integers(0, shelf))]
+        if (user, item) in has:
+            continue
+        has.add((user, item))
+        made.users[n], made.items[n], made.genre[n], made.tv[n] = user, item, genre_of[item], tv
+        n += 1
+        if renewed and n % renewed == 0:
+            on = int(rng.integers(0, clusters))
+            fresh = len(genre_of)
+            genre_of[fresh] = on
+            offered[on] = [*offered[on][1:], fresh]
+    return made

@@ -158,13 +158,34 @@ class ClockPart:
 
 
 @dataclass(frozen=True)
+class FeaturePart:
+    """What a declared feature adds to a score."""
+
+    name: str
+    of: str
+    score: float
+
+
+@dataclass(frozen=True)
+class ItemParts:
+    """The dot product as a sum over the item's row and features."""
+
+    row: float | None
+    features: list[FeaturePart]
+    dense_bias: float | None
+
+
+@dataclass(frozen=True)
 class ScoreParts:
-    """What a score is the sum of."""
+    """What a score is the sum of; `item` is the same dot product, without popularity, from the item's side."""
 
     clocks: list[ClockPart]
     user_id_vector: float | None
     dense_bias: float | None
     popularity: float | None
+    features: list[FeaturePart]
+    item: ItemParts | None
+    transition: float | None = None
 
 
 @dataclass(frozen=True)

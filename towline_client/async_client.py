@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 import httpx
 
 from towline_client import answers, calls
-from towline_client.calls import Call, Event, Fallback, Id, Tower, outcome
+from towline_client.calls import Call, Event, Fallback, Features, Id, Tower, outcome
 from towline_client.errors import TowlineError, Unreachable
 from towline_client.retries import Retry
 
@@ -59,9 +59,13 @@ class AsyncClient:
         exclude_seen: bool = True,
         candidates: Iterable[Id] | None = None,
         fallback: Fallback = "popular",
+        features: Features | None = None,
     ) -> answers.Recommendation:
-        """The k best items. A user without history: popular items, items near the mean of those, or NotFound."""
-        choice = calls.choice(k, exclude, candidates, exclude_seen=exclude_seen, fallback=fallback)
+        """The k best items. A user without history: popular items, items near the mean of those, or NotFound.
+
+        features: the request's, as far as the model declares such.
+        """
+        choice = calls.choice(k, exclude, candidates, exclude_seen=exclude_seen, fallback=fallback, features=features)
         return cast("answers.Recommendation", await self._call(calls.recommend(user_id, choice)))
 
     async def recommend_batch(
@@ -73,9 +77,10 @@ class AsyncClient:
         exclude_seen: bool = True,
         candidates: Iterable[Id] | None = None,
         fallback: Fallback = "popular",
+        features: Features | None = None,
     ) -> answers.Recommendations:
         """`recommend` for several users at once."""
-        choice = calls.choice(k, exclude, candidates, exclude_seen=exclude_seen, fallback=fallback)
+        choice = calls.choice(k, exclude, candidates, exclude_seen=exclude_seen, fallback=fallback, features=features)
         return cast("answers.Recommendations", await self._call(calls.recommend_batch(user_ids, choice)))
 
     async def similar(
@@ -84,13 +89,20 @@ class AsyncClient:
         """The k items nearest to the given ones. NotFound if none of them is known."""
         return cast("answers.Similar", await self._call(calls.similar(item_ids, k, exclude, candidates)))
 
-    async def score(self, user_id: Id, item_ids: Iterable[Id], *, fallback: Fallback = "popular") -> answers.Scores:
+    async def score(
+        self,
+        user_id: Id,
+        item_ids: Iterable[Id],
+        *,
+        fallback: Fallback = "popular",
+        features: Features | None = None,
+    ) -> answers.Scores:
         """What `recommend` ranks by, of each item."""
-        return cast("answers.Scores", await self._call(calls.score(user_id, item_ids, fallback)))
+        return cast("answers.Scores", await self._call(calls.score(user_id, item_ids, fallback, features)))
 
-    async def explain(self, user_id: Id, item_id: Id) -> answers.Explanation:
+    async def explain(self, user_id: Id, item_id: Id, *, features: Features | None = None) -> answers.Explanation:
         """Why an item stands where it stands for a user. NotFound for an unknown item."""
-        return cast("answers.Explanation", await self._call(calls.explain(user_id, item_id)))
+        return cast("answers.Explanation", await self._call(calls.explain(user_id, item_id, features)))
 
     async def send_events(self, events: Iterable[Event]) -> int:
         """Have events produced to the topic; returns how many, all of them. NotFound where the service takes none.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -15,6 +16,8 @@ from towline_client.errors import ProblemError, Unexpected, problem_of
 Id = str | int
 Tower = Literal["user", "item"]
 Fallback = Literal["popular", "mean", "error"]
+Features = Mapping[str, str | int | float | list[str | int] | None]
+"""Values of declared features by name."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class Event:
     label: float = 1.0
     weight: float = 1.0
     timestamp: int | str | None = None
+    features: Features | None = None
+    """Of the item, the user and the request, as the model declares them."""
 
 
 @dataclass(frozen=True)
@@ -102,10 +107,17 @@ def recommend_batch(user_ids: Iterable[Id], choice: Mapping[str, Any]) -> Call:
 
 
 def choice(
-    k: int, exclude: Iterable[Id], candidates: Iterable[Id] | None, *, exclude_seen: bool, fallback: Fallback
+    k: int,
+    exclude: Iterable[Id],
+    candidates: Iterable[Id] | None,
+    *,
+    exclude_seen: bool,
+    fallback: Fallback,
+    features: Features | None,
 ) -> dict[str, Any]:
     """Members that both of them take."""
     return {
+        **_told(features),
         "k": k,
         "exclude": list(exclude),
         "exclude_seen": exclude_seen,
@@ -124,19 +136,30 @@ def similar(item_ids: Iterable[Id], k: int, exclude: Iterable[Id], candidates: I
     return Call("POST", "/v1/similar", _to(answers.Similar), body)
 
 
-def score(user_id: Id, item_ids: Iterable[Id], fallback: Fallback) -> Call:
-    body = {"user_id": user_id, "item_ids": list(item_ids), "fallback": fallback}
+def score(user_id: Id, item_ids: Iterable[Id], fallback: Fallback, features: Features | None) -> Call:
+    body = {"user_id": user_id, "item_ids": list(item_ids), "fallback": fallback, **_told(features)}
     return Call("POST", "/v1/score", _to(answers.Scores), body)
 
 
-def explain(user_id: Id, item_id: Id) -> Call:
+def _told(features: Features | None) -> dict[str, Any]:
+    """Left out where there are none: a service of an older release takes none."""
+    return {} if features is None else {"features": dict(features)}
+
+
+def explain(user_id: Id, item_id: Id, features: Features | None) -> Call:
     params = {"user_id": str(user_id), "item_id": str(item_id)}
+    if features is not None:
+        params["features"] = json.dumps(dict(features))
     return Call("GET", "/v1/explain", _to(answers.Explanation), params=params)
 
 
 def send_events(events: Iterable[Event]) -> Call:
-    body = {"events": [vars(event) for event in events]}
+    body = {"events": [_event(event) for event in events]}
     return Call("POST", "/v1/events", lambda document: int(document["accepted"]), body, repeatable=False)
+
+
+def _event(event: Event) -> dict[str, Any]:
+    return {name: value for name, value in vars(event).items() if name != "features"} | _told(event.features)
 
 
 def model() -> Call:

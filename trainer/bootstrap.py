@@ -22,6 +22,7 @@ from ingest.contract import EventSource, StreamMisconfigured, StreamUnavailable
 from ingest.history_file import TOPIC_PREFIX, HistoryFile
 from ingest.history_topic import PREFIX, HistoryTopic, TopicRange
 from ingest.settings import IngestSettings, KafkaSettings
+from native.features import NO_FEATURES, FeatureSchema
 from trainer.backoff import Backoff
 from trainer.guarded import Rewind
 from trainer.metrics import Metrics
@@ -61,18 +62,22 @@ class History(EventSource, Protocol):
 
 
 def open_history(
-    text: str, kafka: KafkaSettings, ingest: IngestSettings, stopping: Callable[[], bool]
+    text: str,
+    kafka: KafkaSettings,
+    ingest: IngestSettings,
+    stopping: Callable[[], bool],
+    features: FeatureSchema = NO_FEATURES,
 ) -> History | None:
     """The file of that name, or the range of a topic (`topic:…`). None if told to stop while the broker is away.
 
     Raises StreamMisconfigured where it can't be read.
     """
     if not text.startswith(PREFIX):
-        return HistoryFile(Path(text), ingest)
+        return HistoryFile(Path(text), ingest, features)
     which, backoff = TopicRange.parse(text), Backoff()
     while not stopping():
         try:
-            return HistoryTopic(which, kafka, ingest)
+            return HistoryTopic(which, kafka, ingest, features)
         except StreamUnavailable as away:
             log.warning("%s; trying again in %.1f s", away, backoff.next_s)
             backoff.wait(stopping)

@@ -5,21 +5,28 @@ Histories as of each event, rows, and who may be compared with whom.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from embedding_store.contract import ENTRY, F32, I64, U64, Bool, EmbeddingStore, Histories, Rows
 from embedding_store.model import ModelSettings
+from embedding_store.transitions import Boosts, StoredTransitions
 from ingest.columns import Events
+from native.features import REQUEST
 from native.grouping import grouped, in_order
 from native.histories import ever_known, known_before, newest_known, seen_before
 from native.key_index import KeyIndex, unique_keys
+from trainer.features import ExampleFeatures, FeatureReader, Recorded
 from trainer.replay import ReplayBuffer
+from trainer.row_reader import RowReader
 
 Entries = npt.NDArray[np.void]
+
+Lists = tuple[I64, Entries, I64, Entries]
+"""(offsets (users + 1,), stored entries, offsets (users + 1,), fresh entries), by user and each user's oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +35,16 @@ class Past:
 
     recent: U64  # (n, history_length) items, newest first
     lengths: I64  # (n,) how many of them
-    seen_offsets: I64  # (n + 1,)
-    seen: U64  # items of event i: seen[seen_offsets[i]:seen_offsets[i + 1]], repeats allowed
     ever: I64  # (n,) items of the whole history, as far as it is kept
+    user: I64  # (n,) number of the event's user
+    lists: Lists
+    stored_known: I64  # (n,) how many of its user's stored entries an event knows
+    fresh_known: I64  # (n,) likewise of the fresh ones
+    after: Boosts | None = None  # transitions from the newest item; None: the model keeps none
+
+    def seen(self, rows: I64) -> tuple[I64, U64]:
+        """(offsets (m + 1,), items that the users of m of the events have, one after another, repeats allowed)."""
+        return _seen(self.lists, self.user[rows], self.stored_known[rows], self.fresh_known[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +68,23 @@ class Examples:
     users: Rows | None  # (v,)
     user: I64  # (n,) number of the example's user, -1 without user vectors
     positive_weight: float  # of the fresh events
+    features: ExampleFeatures | None = None  # None: the model has none
+
+    after: After | None = None  # transitions from the newest item of each fresh event; None: the model keeps none
+
+    @property
+    def vectors(self) -> F32:
+        """(u, dim) rows of the items, their features added."""
+        return self.items.vectors if self.features is None else self.features.vectors
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """What came next, and `evidence` of it: items[bounds[i]:bounds[i + 1]] after the newest item of fresh event i."""
+
+    bounds: I64  # (fresh + 1,)
+    items: I64  # numbers of those that occur here
+    values: F32
 
 
 def positives(events: Events) -> Entries:
@@ -64,18 +95,6 @@ def positives(events: Events) -> Entries:
     entries["item"], entries["partition"] = events.item_key[rows], events.partition[rows]
     entries["weight"] = events.weight[rows]
     return entries
-
-
-class RowReader(Protocol):
-    """Where rows come from: the store, or the store with this worker's own writes laid over it."""
-
-    def lookup(self, table: str, keys: U64, *, with_state: bool = False, with_ids: bool = True) -> Rows:
-        """As `EmbeddingStore.lookup`."""
-
-    def histories_and_rows(
-        self, sequences: str, table: str, keys: U64, *, with_state: bool = False
-    ) -> tuple[Histories, Rows]:
-        """As `EmbeddingStore.histories_and_rows`."""
 
 
 class ExampleReader:
@@ -100,13 +119,24 @@ class ExampleReader:
         self._rows: RowReader = store if rows is None else rows
         self._replay, self._replays_per_event, self._with_state = replay, replays_per_event, with_state
         self._labels = labels
+        self._schema = model.feature_schema
+        self._of_requests = self._schema.has(REQUEST)
+        self._features = FeatureReader(store, self._schema, with_state=with_state) if self._schema else None
+        self._transitions = StoredTransitions(store)
 
     def read(
-        self, events: Events, pending_users: U64, pending: Entries, *, again: bool = False
+        self,
+        events: Events,
+        pending_users: U64,
+        pending: Entries,
+        *,
+        again: bool = False,
+        recorded: Sequence[Recorded] = (),
     ) -> tuple[Examples, Past]:
         """Examples of `events` plus replays, and the events' past.
 
         pending_users (m,), pending (m,): users and entries of earlier positives that have not been applied yet.
+        recorded: features that have not been applied, those of `events` included.
         `again`, for events that were read before: rows are the store's, without the events' own gradients. Raises
         StoreUnavailable.
         """
@@ -120,12 +150,12 @@ class ExampleReader:
             histories = self._store.histories("history", users)
         is_positive = events.label > 0
         fresh = _by_user(
-            users,
-            np.concatenate([pending_users, events.user_key[is_positive]]),
+            len(users),
+            np.concatenate([_numbers(users, pending_users), numbers[: len(events)][is_positive]]),
             np.concatenate([pending, positives(events)]),
         )
         past = self._past(events, histories, fresh, numbers[: len(events)])
-        seen_offsets, seen = _everything(histories, fresh)
+        seen_offsets, seen = _everything(past.lists)
 
         joined_recent = np.concatenate([past.recent, replayed.recent])
         lengths = np.concatenate([past.lengths, replayed.lengths])
@@ -150,8 +180,14 @@ class ExampleReader:
         index.add(item_keys)
         learned = is_positive | self._labels
         is_row = np.concatenate([learned, is_column[len(events) :]])
+        features: ExampleFeatures | None = None
+        if self._features is not None:
+            features = self._features.read(
+                rows, events, replayed, (item_keys, items.vectors), (users, numbers), recorded
+            )
         if own is None:
-            is_row &= (recent >= 0).any(axis=1)
+            has_something = (recent >= 0).any(axis=1)
+            is_row &= has_something if features is None else has_something | features.users.filled
         examples = Examples(
             fresh=len(events),
             items=items,
@@ -170,6 +206,8 @@ class ExampleReader:
             users=own,
             user=numbers if own is not None else np.full(len(targets), -1, np.int64),
             positive_weight=float(events.weight[is_positive].sum()),
+            features=features,
+            after=None if past.after is None else _numbered(past.after, index),
         )
         return examples, past
 
@@ -178,9 +216,13 @@ class ExampleReader:
         if not self._replays_per_event:
             return
         rows = events.label > 0
+        request = None
+        if self._of_requests and events.features is not None:
+            request = events.features.of_side(self._schema, REQUEST).take(np.flatnonzero(rows))
         self._replay.add(
-            events.user_key[rows], events.item_key[rows], past.recent[rows], past.lengths[rows], past.ever[rows]
-        )
+            events.user_key[rows], events.item_key[rows], past.recent[rows], past.lengths[rows], past.ever[rows],
+            request,
+        )  # fmt: skip
 
     def _past(self, events: Events, histories: Histories, fresh: tuple[I64, Entries], user: I64) -> Past:
         n = len(events)
@@ -189,20 +231,27 @@ class ExampleReader:
         known_before(*lists, user, events.time_ms, events.partition, events.place, stored_known, fresh_known)
         recent, lengths = np.zeros((n, self._model.history_length), np.uint64), np.zeros(n, np.int64)
         newest_known(*lists, user, stored_known, fresh_known, recent, lengths)
-        offsets, seen = _seen(lists, user, stored_known, fresh_known)
         ever = np.empty(n, np.int64)
         ever_known(*lists, user, stored_known, fresh_known, ever)
-        return Past(recent, lengths, offsets, seen, ever)
+        after = self._transitions.after(recent[:, 0], lengths) if self._model.successors else None
+        return Past(recent, lengths, ever, user, lists, stored_known, fresh_known, after)
 
 
-def _everything(histories: Histories, fresh: tuple[I64, Entries]) -> tuple[I64, U64]:
+def _numbered(after: Boosts, index: KeyIndex) -> After:
+    numbers = index.find(after.keys)
+    here = numbers >= 0
+    bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(here)])[after.offsets]
+    return After(bounds, numbers[here], after.values[here])
+
+
+def _everything(lists: Lists) -> tuple[I64, U64]:
     """All that is known of each user now: an example must not push away what its user came to like later, in the same
     micro-batch or since a replay's own time. That is for learning: what an event is predicted from is its `Past`."""
-    lists, users = (histories.offsets, histories.entries, *fresh), len(histories.found)
-    return _seen(lists, np.arange(users), np.diff(histories.offsets), np.diff(fresh[0]))
+    stored, _, fresh, _ = lists
+    return _seen(lists, np.arange(len(stored) - 1), np.diff(stored), np.diff(fresh))
 
 
-def _seen(lists: tuple[I64, Entries, I64, Entries], user: I64, stored_known: I64, fresh_known: I64) -> tuple[I64, U64]:
+def _seen(lists: Lists, user: I64, stored_known: I64, fresh_known: I64) -> tuple[I64, U64]:
     offsets = np.zeros(len(user) + 1, np.int64)
     np.cumsum(stored_known + fresh_known, out=offsets[1:])
     seen = np.empty(offsets[-1], np.uint64)
@@ -210,15 +259,22 @@ def _seen(lists: tuple[I64, Entries, I64, Entries], user: I64, stored_known: I64
     return offsets, seen
 
 
-def _by_user(users: U64, entry_users: U64, entries: Entries) -> tuple[I64, Entries]:
-    """(offsets (users + 1,), entries grouped by user, each user's oldest first); entries of other users are dropped."""
+def _numbers(users: U64, keys: U64) -> I64:
+    """(m,) number of each key among `users` (v,), which are different; -1: none of them."""
+    if not len(keys):
+        return np.zeros(0, np.int64)
     index = KeyIndex(max(16, len(users)))
     index.add(users)  # numbered by first appearance, as `users` is
-    number = index.find(entry_users)
-    keep = np.flatnonzero(number >= 0)
-    number, entries = number[keep], entries[keep]
-    order, offsets = grouped(number, len(users))
-    time_ms, partition, place = (np.ascontiguousarray(entries[name]) for name in ("time_ms", "partition", "place"))
-    if not in_order(offsets, order, time_ms, partition, place):  # rare: events mostly come as they happened
-        order = np.lexsort((place, partition, time_ms, number))
-    return offsets, entries[order]
+    return index.find(keys)
+
+
+def _by_user(users: int, number: I64, entries: Entries) -> tuple[I64, Entries]:
+    """(offsets (users + 1,), entries grouped by user, each user's oldest first); entries of number -1 are dropped."""
+    if len(number) and number.min() < 0:
+        keep = np.flatnonzero(number >= 0)
+        number, entries = number[keep], entries[keep]
+    order, offsets = grouped(number, users)
+    if not in_order(offsets, order, entries["time_ms"], entries["partition"], entries["place"]):
+        # rare: events mostly come as they happened
+        order = np.lexsort((entries["place"], entries["partition"], entries["time_ms"], number))
+    return offsets, np.take(entries, order)

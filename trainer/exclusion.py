@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from embedding_store.contract import Range, Source
-from ingest.columns import MAX_LINES, Events, MicroBatch, Tombstones
+from ingest.columns import MAX_LINES, Events, MicroBatch, Profiles, Tombstones
 
 Mask = npt.NDArray[np.bool_]
 
@@ -42,10 +42,13 @@ class Exclusion:
             forget_users=batch.forget_users.take(kept[1]),
             forget_items=batch.forget_items.take(kept[2]),
         )
+        if batch.profiles is not None:
+            kept.append(_outside(batch.profiles, meets))
+            left = replace(left, profiles=batch.profiles.take(np.flatnonzero(kept[-1])))
         return left, sum(int(np.count_nonzero(~mask)) for mask in kept)
 
 
-def _outside(part: Events | Tombstones, ranges: Iterable[Range]) -> Mask:
+def _outside(part: Events | Tombstones | Profiles, ranges: Iterable[Range]) -> Mask:
     mask = np.ones(len(part), bool)
     offset = part.place // MAX_LINES
     for source, start, stop in ranges:

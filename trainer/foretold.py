@@ -44,7 +44,7 @@ NOTHING = Foretold(0)
 def predicted(examples: Examples, model: ModelSettings, towers: Towers, clock: int, intercept: float, rows: I64) -> F64:
     """(n,) chance that some of the events are positives. Those without anything to predict from have the item's."""
     users, prior = user_outputs(examples, model, towers, rows)
-    items = item_outputs(model, towers.item, examples.items.vectors[examples.target[rows]])
+    items = item_outputs(model, towers.item, examples.vectors[examples.target[rows]])
     popularity = log_popularity(examples, model, clock, examples.target[rows])
     return sigmoid(np.einsum("ij,ij->i", users, items) + prior * popularity + np.float32(intercept))
 
@@ -85,7 +85,7 @@ def foretell(examples: Examples, model: ModelSettings, towers: Towers, clock: in
         top = np.maximum(others.max(axis=1), own)
         total = np.exp(others - top[:, None]).sum(axis=1) + np.exp(own - top)
         competing = np.isfinite(others).sum(axis=1)
-        losses = np.log(total) + top - own - np.log1p(competing)
+        losses = (np.log(total) + top - own - np.log1p(competing)).astype(np.float64)
         targets = examples.item_keys[examples.target[rows]]
         return Foretold(len(rows), float(losses.mean()), float(losses.var()), targets=targets)
 
@@ -97,16 +97,14 @@ def _spread(rows: I64, most: int) -> I64:
 
 def _scores(
     examples: Examples, model: ModelSettings, towers: Towers, clock: int, rows: I64, columns: I64
-) -> tuple[F64, F64]:
-    """((n,) of the rows' own items, (n, m) of the columns): what serving would rank by."""
+) -> tuple[F32, F32]:
+    """((n,) of the rows' own items, (n, m) of the columns): what serving would rank by, transitions left out."""
     users, prior = user_outputs(examples, model, towers, rows)
-    needed, numbers = np.unique(np.concatenate([examples.target[rows], columns]), return_inverse=True)
-    items = item_outputs(model, towers.item, examples.items.vectors[needed])
+    n, needed = len(rows), np.concatenate([examples.target[rows], columns])
+    items = item_outputs(model, towers.item, examples.vectors[needed])
     popularity = log_popularity(examples, model, clock, needed)
-    at, others = numbers[: len(rows)], numbers[len(rows) :]
-    own = np.einsum("ij,ij->i", users, items[at]) + prior * popularity[at]
-    scores = users @ items[others].T + prior[:, None] * popularity[others]
-    return own.astype(np.float64), scores.astype(np.float64)
+    own = np.einsum("ij,ij->i", users, items[:n]) + prior * popularity[:n]
+    return own, users @ items[n:].T + prior[:, None] * popularity[n:]
 
 
 def user_outputs(examples: Examples, model: ModelSettings, towers: Towers, rows: I64) -> tuple[F32, F32]:
@@ -114,9 +112,11 @@ def user_outputs(examples: Examples, model: ModelSettings, towers: Towers, rows:
     gates, recent, bucket = towers.gates, examples.recent[rows], bucket_of(examples.length[rows])
     shares = np.empty((len(rows), *gates.logits.shape), np.float32)
     pooled = np.empty((len(rows), model.dim), np.float32)
-    pool_histories(examples.items.vectors, recent, gates.logits, gates.scales, bucket, shares, pooled)
+    pool_histories(examples.vectors, recent, gates.logits, gates.scales, bucket, shares, pooled)
     if examples.users is not None:
         pooled += examples.users.vectors[examples.user[rows]]
+    if examples.features is not None:
+        examples.features.users.add_to(pooled, examples.features.rows.vectors, rows)
     return towers_of.user_outputs(model, towers.user, pooled), gates.prior[bucket]
 
 

@@ -25,6 +25,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from embedding_store.contract import F32, U64
+from native.bounds import longest
 from trainer.foretold import Foretold
 from trainer.learner import Step
 
@@ -158,7 +159,7 @@ class Guard:
 
     def judged_step(self, step: Step, dim: int) -> Verdict | None:
         """On what was learned, all finite; None: apply it. Takes it in. dim: columns of a row that are its vector."""
-        longest = max(_longest(step.item_gradients, dim), _longest(step.user_gradients, dim))
+        longest = max(_longest(step.of(table)[1], dim) for table in ("item", "user", "feature"))
         if longest <= 0.0:
             return None
         now, usual = math.log(longest), self._longest.mean
@@ -184,8 +185,7 @@ def _longest(changes: F32, dim: int) -> float:
     """L2 norm of the longest of (u, dim) changes; behind them sums of squares, which are those of gradients."""
     if not len(changes):
         return 0.0
-    vectors = changes[:, :dim]
-    squares = float(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64).max())
+    squares = longest(changes, dim)
     if changes.shape[1] > dim:
         squares = max(squares, float(changes[:, dim:].max()))
     return math.sqrt(squares)

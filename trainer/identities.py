@@ -42,7 +42,9 @@ class Identities:
 
     def _refused(self, side: str, events: Events) -> I64:
         all_keys, all_checks = getattr(events, f"{side}_key"), getattr(events, f"{side}_check")
-        rows = np.flatnonzero((all_keys >= np.uint64(TEXT_BIT)) & ~self._known[side].has(all_keys, all_checks))
+        rows = np.flatnonzero(all_keys >= np.uint64(TEXT_BIT))
+        if len(rows):
+            rows = rows[~self._known[side].has(all_keys[rows], all_checks[rows])]
         if not len(rows):
             return rows
         keys, checks = all_keys[rows], all_checks[rows]

@@ -8,13 +8,16 @@ An example's columns are the items of its group: fresh events and replays. The c
 with f the share of fresh examples and p_j the item's share of decayed popularity. Popularity is as before the batch, in
 q as in the prior: the current one knows the targets. A replay drops each item of its history with probability
 `replay_drop`. Gates (`embedding_store.towers`) learn from fresh events in their first pass only: learned on replays
-they fit what is already known by heart.
+they fit what is already known by heart. What transitions are worth is learned beside (`trainer.transitions`).
+
+Rows of features are added to items' rows and to users' vectors, so that their gradients are those: summed over the
+items that have one, averaged over the rows of users and requests.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,20 +27,26 @@ from embedding_store.model import ModelSettings
 from embedding_store.towers import Gates, bucket_of
 from embedding_store.validation import MAX_GRADIENT
 from native.bounds import within
-from native.pooling import add_rows, gate_gradients, pool_gradients, pool_histories
+from native.pooling import add_rows, gate_gradients, gather_add, pool_gradients, pool_histories
 from native.softmax_masks import own_columns
 from trainer.binary_step import BinaryStep
 from trainer.copies import Copies
 from trainer.dense import DenseWorker
 from trainer.examples import Examples
+from trainer.layered_step import has_accelerator, step_on_tensorflow, step_with_layers
 from trainer.popularity import decayed, log_of
 from trainer.settings import TrainerSettings
 from trainer.similarity import scaled
-from trainer.softmax_step import SoftmaxStep, step_with_layers, step_without_layers
+from trainer.softmax_step import Gradients, SoftmaxStep, step_without_layers
+from trainer.transitions import worth_gradients
 
 _LARGEST = MAX_GRADIENT / 1024
 """Largest gradient of a step: the sum of as many steps as a flush may hold is still one that the store takes."""
 
+_TOGETHER = 1024
+"""Examples whose vectors and gradients are in hand at a time, about: they stay in the second cache."""
+
+_NONE = np.zeros(0, np.float32)
 _LN2 = float(np.log(2.0))
 
 
@@ -62,9 +71,13 @@ class Step:
     loss: float
     rows: int
     finite: bool  # and no larger than the store takes
+    feature_keys: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))  # of a model with features
+    feature_gradients: F32 = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
     def of(self, side: str) -> tuple[U64, F32]:
-        """(keys, gradients) of side `item` or `user`."""
+        """(keys, gradients) of table `item`, `user` or `feature`."""
+        if side == "feature":
+            return self.feature_keys, self.feature_gradients
         return (self.item_keys, self.item_gradients) if side == "item" else (self.user_keys, self.user_gradients)
 
 
@@ -75,7 +88,11 @@ class Learner:
         self._model, self._settings, self._dense, self._rng = model, settings, dense, rng
         self._tables = model.tables()
         self._binary = BinaryStep(model, dense) if settings.loss == "bce" else None
-        self._step = _compile_step(model, settings, dense)
+        self._on_accelerator = bool(model.dense_layers) and has_accelerator()
+        self._step = _compile_step(model, settings, dense, on_accelerator=self._on_accelerator)
+        # TensorFlow pays for each call; a step over labels has a state that each call moves; rows of features learn by
+        # the mean over a pass, and by what items' gradients are at its end
+        self._whole = bool(model.dense_layers or model.features) or settings.loss == "bce"
         self._positives, self._events = 0.0, 0.0  # decayed as popularity is
 
     @property
@@ -94,19 +111,24 @@ class Learner:
         again: the events have moved the dense parameters already, and do not once more.
         """
         columns = self._popularity(examples, clock)
-        n = examples.fresh
+        n, features = examples.fresh, examples.features
         if not self._settings.deltas:
             items = np.zeros_like(examples.items.vectors)
             users = np.zeros((len(examples.user_keys), self._model.dim), np.float32)
             copies = _Rows(examples.items.vectors, items, *self._users(examples, users))
+            if features is not None:
+                copies.features, copies.feature_gradients = features.rows.vectors, np.zeros_like(features.rows.vectors)
             loss, weight, finite = self._pass(
                 examples, np.arange(len(examples.target)), copies, columns, gates=not again, dense=not again
             )
-            return self._answer(examples, items, users, loss, weight, finite)
+            return self._answer(examples, items, users, copies.feature_gradients, loss, weight, finite)
         item_copies = Copies(self._tables["item"], examples.items, clock)
         user_copies = None if examples.users is None else Copies(self._tables["user"], examples.users, clock)
         own = (None, None) if user_copies is None else (user_copies.vectors, user_copies.gradients)
         copies = _Rows(item_copies.vectors, item_copies.gradients, *own)
+        feature_copies = None if features is None else Copies(self._tables["feature"], features.rows, clock)
+        if feature_copies is not None:
+            copies.features, copies.feature_gradients = feature_copies.vectors, feature_copies.gradients
         loss, weight, finite = 0.0, 0.0, True
         passes, update = self._settings.passes, self._settings.update_events or n
         replays = (len(examples.target) - n) // max(1, n * passes)  # of an event in a pass
@@ -119,22 +141,29 @@ class Learner:
                     one = self._pass(examples, rows, copies, columns, gates=number == 0 and not again, dense=not again)
                     loss, weight, finite = loss + one[0], weight + one[1], finite and one[2]
                     item_copies.step(self._settings.row_penalty)
-                    if user_copies is not None:
-                        user_copies.step(self._settings.row_penalty)
+                    for more in (user_copies, feature_copies):
+                        if more is not None:
+                            more.step(self._settings.row_penalty)
         users = np.zeros((0, self._model.dim), np.float32) if user_copies is None else user_copies.deltas()
-        return self._answer(examples, item_copies.deltas(), users, loss, weight, finite)
+        taught = None if feature_copies is None else feature_copies.deltas()
+        return self._answer(examples, item_copies.deltas(), users, taught, loss, weight, finite)
 
     @staticmethod
     def _users(examples: Examples, gradients: F32) -> tuple[F32 | None, F32 | None]:
         return (None, None) if examples.users is None else (examples.users.vectors, gradients)
 
-    def _answer(self, examples: Examples, items: F32, users: F32, loss: float, weight: float, finite: bool) -> Step:
-        bounded = _bounded(items) and _bounded(users)
+    def _answer(
+        self, examples: Examples, items: F32, users: F32, features: F32 | None, loss: float, weight: float, finite: bool
+    ) -> Step:
+        features = np.zeros((0, items.shape[1]), np.float32) if features is None else features
+        bounded = _bounded(items) and _bounded(users) and _bounded(features)
         return Step(
             item_keys=examples.item_keys,
             item_gradients=items,
             user_keys=examples.user_keys,
             user_gradients=users,
+            feature_keys=np.zeros(0, np.uint64) if examples.features is None else examples.features.keys,
+            feature_gradients=features,
             loss=loss / max(1.0, weight),
             rows=int(examples.is_row.sum()),
             finite=finite and bounded,
@@ -144,8 +173,26 @@ class Learner:
         self, examples: Examples, rows: I64, at: _Rows, columns: _Columns, *, gates: bool, dense: bool
     ) -> tuple[float, float, bool]:
         """(loss, summed weight, finite) of one pass over `rows` of the examples; adds the rows' gradients to `at`."""
-        order = self._order(rows)
-        group = self._group(len(rows))
+        order, group = self._order(rows), self._group(len(rows))
+        together = len(order) if self._whole else max(1, _TOGETHER // group) * group
+        fresh_share = np.count_nonzero(rows < examples.fresh) / max(1, len(rows))
+        opened = self._dense.gates
+        learned = Gates(*(np.zeros_like(g) for g in (opened.logits, opened.scales, opened.prior, opened.transition)))
+        loss, weight, finite, count, flat = 0.0, 0.0, True, 0, _NONE
+        for start in range(0, len(order), max(1, together)):
+            part = self._part(examples, order[start : start + together], group, at, columns, fresh_share,
+                              learned if gates else None)  # fmt: skip
+            flat, count = part.dense, count + part.rows
+            loss, weight, finite = loss + part.loss, weight + part.weight, finite and part.finite
+        if finite and (gates or (dense and self._model.dense_layers)):
+            self._dense.step(flat, count, learned if gates else None)
+        return loss, weight, finite
+
+    def _part(
+        self, examples: Examples, order: I64, group: int, at: _Rows, columns: _Columns, fresh_share: float,
+        learned: Gates | None,
+    ) -> _Part:  # fmt: skip
+        """Some whole groups of a pass; adds the gradients of gates to `learned`."""
         live = order >= 0
         chosen = np.where(live, order, 0)
         fresh = live & (order < examples.fresh)
@@ -157,52 +204,65 @@ class Learner:
             recent[replayed] = np.where(kept, recent[replayed], -1)
         target, bucket = examples.target[chosen], bucket_of(examples.length[chosen])
         is_row = examples.is_row[chosen] & live
+        features, items, own = examples.features, at.items, np.where(live, order, -1)
         if at.users is None:
-            is_row &= (recent >= 0).any(axis=1)
+            something = (recent >= 0).any(axis=1)
+            is_row &= something if features is None else something | features.users.filled[chosen]
+        if features is not None and at.features is not None:
+            items = features.on_items(at.items, at.features)
         weight = np.where(is_row, examples.weight[chosen], np.float32(0.0))
 
         opened = self._dense.gates
         shares = np.empty((len(order), *opened.logits.shape), np.float32)
         pooled = np.empty((len(order), self._model.dim), np.float32)
-        pool_histories(at.items, recent, opened.logits, opened.scales, bucket, shares, pooled)
+        pool_histories(items, recent, opened.logits, opened.scales, bucket, shares, pooled)
+        users = np.where(live, examples.user[chosen], -1)
         if at.users is not None:
-            pooled[live] += at.users[examples.user[order[live]]]
+            gather_add(at.users, users, pooled)
+        if features is not None and at.features is not None:
+            features.users.add_to(pooled, at.features, own)
         prior, popularity = opened.prior[bucket], columns.log_popularity[target]
+        d_transition = np.zeros_like(opened.transition)
         if self._binary is not None:
-            found = self._binary(pooled, at.items[target], prior, popularity, examples.label[chosen], weight, fit=gates)
+            found = self._binary(pooled, items[target], prior, popularity, examples.label[chosen], weight,
+                                 fit=learned is not None)  # fmt: skip
         else:
             mask = self._mask(examples, chosen, live, group)
-            bias = columns.bias(target, fresh.sum() / max(1, live.sum()))
-            found = self._step(pooled, at.items[target], prior, popularity, bias, mask, weight)
+            bias = columns.bias(target, fresh_share)
+            found = self._step(pooled, items[target], prior, popularity, bias, mask, weight)
+            if learned is not None and self._model.learned_gates:
+                d_transition = worth_gradients(self._model, self._dense.values, examples, order, fresh & is_row, pooled,
+                                               items[target], mask, popularity, bias, weight)  # fmt: skip
 
         add_rows(found.items, np.where(live, target, -1), at.item_gradients)
         pool_gradients(found.users, recent, shares, opened.scales, bucket, at.item_gradients)
         if at.users is not None and at.user_gradients is not None:
-            add_rows(found.users, np.where(live, examples.user[chosen], -1), at.user_gradients)
-        finite = bool(np.isfinite(found.loss)) and all(_bounded(g) for g in (found.users, found.items, found.dense))
-        if finite and (gates or (dense and self._model.dense_layers)):
-            self._learn_dense(found.dense, found.prior, found.users, at.items, recent, shares, bucket, fresh & is_row,
-                              gates=gates, rows=int(is_row.sum()))  # fmt: skip
-        return found.loss, float(weight.sum()), finite
+            add_rows(found.users, users, at.user_gradients)
+        if features is not None and at.feature_gradients is not None:
+            # an item's gradient, which is of this pass alone, is that of each row that was added to its own
+            features.items.add_gradients(at.feature_gradients, at.item_gradients)
+            features.users.add_mean_gradients(at.feature_gradients, found.users, np.where(weight > 0, own, -1))
+        finite = bool(np.isfinite(found.loss)) and _bounded(found.dense)  # rows: once they are summed, see `_answer`
+        if learned is not None and finite:
+            self._learn_gates(learned, found, items, recent, shares, bucket, np.flatnonzero(fresh & is_row))
+            learned.transition[:] += d_transition
+        return _Part(found.loss, float(weight.sum()), int(is_row.sum()), finite, found.dense)
 
-    def _learn_dense(
-        self, dense: F32, d_prior: F32, d_users: F32, items: F32, recent: I64, shares: F32, bucket: I64, rows_: Bool,
-        *, gates: bool, rows: int,
-    ) -> None:  # fmt: skip
-        opened = self._dense.gates
-        learned = Gates(*(np.zeros_like(g) for g in (opened.logits, opened.scales, opened.prior)))
-        if gates and self._model.learned_gates:
-            at = np.flatnonzero(rows_)
-            gate_gradients(d_users[at], items, recent[at], shares[at], opened.scales, bucket[at], learned.logits,
-                           learned.scales)  # fmt: skip
-            if self._model.popularity_weight:  # 0: no prior, and none to be learned
-                np.add.at(learned.prior, bucket[at], d_prior[at])
-        self._dense.step(dense, rows, learned if gates else None)
+    def _learn_gates(
+        self, learned: Gates, found: Gradients, items: F32, recent: I64, shares: F32, bucket: I64, at: I64
+    ) -> None:
+        """Add the gradients of the gates by the examples `at`."""
+        if not self._model.learned_gates:
+            return
+        scales = self._dense.gates.scales
+        gate_gradients(at, found.users, items, recent, shares, scales, bucket, learned.logits, learned.scales)
+        if self._model.popularity_weight:  # 0: no prior, and none to be learned
+            np.add.at(learned.prior, bucket[at], found.prior[at])
 
     def _group(self, n: int) -> int:
-        """Examples of a group: as even as can be, but for TensorFlow, which would trace each size anew."""
+        """Examples of a group: as even as can be, but on an accelerator, where each size would be traced anew."""
         most = self._settings.group
-        return most if self._model.dense_layers else -(-n // -(-n // most)) if n else 1
+        return most if self._on_accelerator else -(-n // -(-n // most)) if n else 1
 
     def _order(self, rows: I64) -> I64:
         """The examples in random order, padded with -1 to whole groups: groups mix fresh events and replays."""
@@ -214,7 +274,7 @@ class Learner:
     def _mask(self, examples: Examples, chosen: I64, live: Bool, group: int) -> Bool:
         stops = np.where(live, examples.seen_stop[chosen], examples.seen_start[chosen])
         mask = np.empty((len(chosen), group), bool)
-        heads = np.full(len(examples.item_keys), -1, np.int64)
+        heads = np.full(len(examples.item_keys) + 1, -1, np.int32)
         is_column = live & examples.is_column[chosen]
         own_columns(
             group, examples.target[chosen], is_column, examples.seen_start[chosen], stops, examples.seen, mask, heads
@@ -244,7 +304,17 @@ def _bounded(gradients: F32) -> bool:
     return within(gradients, _LARGEST)
 
 
-@dataclass(frozen=True, slots=True)
+class _Part(NamedTuple):
+    """What some groups of a pass gave."""
+
+    loss: float  # summed
+    weight: float
+    rows: int
+    finite: bool
+    dense: F32  # see `Gradients`
+
+
+@dataclass(slots=True)
 class _Rows:
     """Rows as they stand, and where their gradients go."""
 
@@ -252,6 +322,8 @@ class _Rows:
     item_gradients: F32
     users: F32 | None
     user_gradients: F32 | None
+    features: F32 | None = None
+    feature_gradients: F32 | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,8 +339,12 @@ class _Columns:
         return -np.log(q).astype(np.float32)
 
 
-def _compile_step(model: ModelSettings, settings: TrainerSettings, dense: DenseWorker) -> SoftmaxStep:
+def _compile_step(
+    model: ModelSettings, settings: TrainerSettings, dense: DenseWorker, *, on_accelerator: bool
+) -> SoftmaxStep:
+    if on_accelerator:
+        return step_on_tensorflow(model, settings.group, dense, settings.label_smoothing)
     if model.dense_layers:
-        return step_with_layers(model, settings.group, dense, settings.label_smoothing)
+        return step_with_layers(model, dense, settings.label_smoothing)
     step = step_without_layers(settings.label_smoothing)
     return scaled(step, cosine=model.similarity == "cosine", temperature=model.temperature)

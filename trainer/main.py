@@ -68,7 +68,7 @@ def run(config: Sections, bootstrap: str = "") -> None:
     policy = OffsetPolicy(ingest.on_lost_offsets, ingest.on_lost_shard)
     rewind = SnapshotRewind(config.redis, Path(snapshots)) if snapshots else None
     if bootstrap and store is not None:
-        history = open_history(bootstrap, config.kafka, config.ingest, stop.is_set)
+        history = open_history(bootstrap, config.kafka, config.ingest, stop.is_set, config.model.feature_schema)
         if history is not None:
             learn_history(
                 store, history, config.model, config.trainer, metrics, stop.is_set,
@@ -107,7 +107,8 @@ def _await_stream(config: Sections, metrics: Metrics, stop: threading.Event) -> 
     backoff = Backoff()
     while not stop.is_set():
         try:
-            return KafkaSource(config.kafka, config.ingest, config.trainer.instance, metrics.befell)
+            instance, features = config.trainer.instance, config.model.feature_schema
+            return KafkaSource(config.kafka, config.ingest, instance, metrics.befell, features)
         except StreamUnavailable as away:
             log.warning("%s; trying again in %.1f s", away, backoff.next_s)
             backoff.wait(stop.is_set)

@@ -11,11 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from embedding_store.contract import ENTRY, F32, I64, ORDER, U32, U64, Flush, Mode, Orders, OwnEvents, Range, Source
+from embedding_store.transitions import TABLE as TRANSITIONS
 from ingest.columns import Events, MicroBatch, Partition, Tombstones
-from native.aggregate import aggregate_parts
+from native.aggregate import aggregate_parts, moved_rows
+from native.features import ITEM, NO_FEATURES, USER, FeatureSchema
 from native.key_index import unique_keys
 from native.ragged import Ragged, concatenate
-from trainer.examples import positives
+from trainer.examples import Past, positives
+from trainer.features import Recorded, recorded_of
 from trainer.learner import Step
 
 Entries = npt.NDArray[np.void]
@@ -34,14 +37,15 @@ class Learned:
     step: Step | None
     read_at: Clocks  # as of the rows that it was learned on, or earlier; empty if it has no step
     before: int  # pending positives of the micro-batches before it
+    recorded: int  # parts of `Pending.recorded` up to its own
 
 
 class Pending:
     """Micro-batches since the last flush. Gradients of a key add up; counts and appends are those of the events."""
 
-    def __init__(self, dim: int, state_dim: int | None = None) -> None:
+    def __init__(self, dim: int, state_dim: int | None = None, features: FeatureSchema = NO_FEATURES) -> None:
         """state_dim: of the deltas that steps carry behind their `dim` columns; None: they carry gradients."""
-        self._dim, self._width = dim, dim + (state_dim or 0)
+        self._dim, self._width, self._schema = dim, dim + (state_dim or 0), features
         self._mode: Mode = "gradients" if state_dim is None else "deltas"
         self.version = 0  # moves with every change: what was made of this can be kept until then
         self.clear()
@@ -55,18 +59,29 @@ class Pending:
         self.must_flush = False
         self.begun_s = 0.0  # time.monotonic() of the first micro-batch
         self.learned: list[Learned] = []
+        self.recorded: list[Recorded] = []  # what is to be kept of ids' features
         self.version += 1
         self.users: U64 = np.zeros(0, np.uint64)
         self.entries: Entries = np.zeros(0, ENTRY)
+        self._after: U64 = np.zeros(0, np.uint64)
+        self._next: Entries = np.zeros(0, ENTRY)  # what came next after each of them
         self._events: list[Events] = []
         self._own: dict[str, _OwnEvents] = {}  # of all events, once asked for
         self._forget: dict[str, list[Tombstones]] = {"item": [], "user": []}
 
-    def add(self, batch: MicroBatch, step: Step | None, kept: Events | None = None, read_at: Clocks = ()) -> None:
+    def add(
+        self,
+        batch: MicroBatch,
+        step: Step | None,
+        kept: Events | None = None,
+        read_at: Clocks = (),
+        past: Past | None = None,
+    ) -> None:
         """Take in a micro-batch and its step. None, or a step that isn't finite, adds no gradients (quarantine).
 
         kept: those of the batch's events that are stored, if not all. The others move the clock all the same: it must
-        not depend on what the store holds of other ids. read_at: see `Learned`.
+        not depend on what the store holds of other ids. read_at: see `Learned`. past: of the kept events, where
+        transitions between items are stored.
         """
         if not self.batches:
             self.begun_s = time.monotonic()
@@ -76,17 +91,23 @@ class Pending:
         for partition, (start, stop) in batch.ranges.items():
             self.ranges[partition] = (self.ranges.get(partition, (start, stop))[0], stop)
         events = batch.events
+        stored = events if kept is None else kept
+        self.recorded += recorded_of(stored, batch.profiles, self._schema)
         if len(events):
             self.events += len(events)
             self.event_time_ms = max(self.event_time_ms, int(events.time_ms.max()))
             self.produced_ms = max(self.produced_ms, int(events.produced_ms.max()))
-            events = events if kept is None else kept
+            events = stored
             self._events.append(events)
             self._own.clear()
             is_positive = events.label > 0
             self.users = np.concatenate([self.users, events.user_key[is_positive]])
             self.entries = np.concatenate([self.entries, positives(events)])
-            self.learned.append(Learned(events, step, read_at, before))
+            if past is not None:
+                linked = is_positive & (past.lengths > 0)
+                self._after = np.concatenate([self._after, past.recent[linked, 0]])
+                self._next = np.concatenate([self._next, positives(events)[linked[is_positive]]])
+            self.learned.append(Learned(events, step, read_at, before, len(self.recorded)))
         if len(batch.forget_users) or len(batch.forget_items):
             self._forget["user"].append(batch.forget_users)
             self._forget["item"].append(batch.forget_items)
@@ -114,16 +135,22 @@ class Pending:
         now_ms: int,
         scales: Sequence[float] | None = None,
     ) -> Flush:
-        """The call for table `item`, `user` or `history`. starts: where the table's ranges begin.
+        """The call for any table but `dense`. starts: where the table's ranges begin.
 
         scales: what the gradients of each of `learned` are multiplied by.
         """
-        side = "item" if table == "item" else "user"
+        if table == TRANSITIONS:
+            return self._transitions(generation, starts, now_ms)
+        side = "item" if table.startswith("item") else "user"
+        if table == "feature":
+            return self._taught(generation, starts, now_ms, scales)
+        if table in _RECORDS:
+            return self._told(side, _RECORDS[table], generation, starts, now_ms)
         own = self._own.get(side)
         if own is None:
             own = self._own[side] = _OwnEvents(self._events, side)
         forget = self._forget[side]
-        ranges = tuple(Range(Source(*p), starts[p], stop) for p, (_, stop) in sorted(self.ranges.items()))
+        ranges = self._ranges(starts)
         gradients: F32 | None = None
         state: F32 | None = None
         keys, rows = own.keys, np.arange(len(own.keys))
@@ -155,6 +182,85 @@ class Pending:
             forget_checks=_column(forget, "checks", np.uint32),
         )
 
+    def _ranges(self, starts: Mapping[Partition, int]) -> tuple[Range, ...]:
+        return tuple(Range(Source(*p), starts[p], stop) for p, (_, stop) in sorted(self.ranges.items()))
+
+    def _transitions(self, generation: int, starts: Mapping[Partition, int], now_ms: int) -> Flush:
+        """The call for the table of transitions: its keys are items that something came next after, without ids."""
+        keys, numbers = unique_keys(self._after)
+        n = len(keys)
+        forget = self._forget["item"]
+        return Flush(
+            generation=generation,
+            ranges=self._ranges(starts),
+            events=self.events,
+            event_time_ms=self.event_time_ms,
+            produced_ms=self.produced_ms,
+            now_ms=now_ms,
+            keys=keys,
+            counts=np.bincount(numbers, minlength=n).astype(np.int64),
+            positives=np.zeros(n, np.float32),
+            checks=np.zeros(n, np.uint32),
+            ids=_padded_ids(Ragged.empty(), n),
+            appends=self._next,
+            append_rows=numbers,
+            own_events=OwnEvents(numbers, _places(self._next), np.zeros(len(numbers), np.float32)),
+            forget=_column(forget, "keys", np.uint64),
+            forget_orders=_orders(forget),
+        )
+
+    def _taught(
+        self, generation: int, starts: Mapping[Partition, int], now_ms: int, scales: Sequence[float] | None
+    ) -> Flush:
+        """Table `feature`: its rows have no events of their own, and nobody forgets them."""
+        state: F32 | None = None
+        keys, gradients = self._summed("feature", np.zeros(0, np.uint64), scales)
+        if self._width > self._dim:
+            gradients, state = (np.ascontiguousarray(p) for p in np.split(gradients, [self._dim], axis=1))
+        n = len(keys)
+        return Flush(
+            generation=generation,
+            ranges=self._ranges(starts),
+            events=self.events,
+            event_time_ms=self.event_time_ms,
+            produced_ms=self.produced_ms,
+            now_ms=now_ms,
+            keys=keys,
+            counts=np.zeros(n, np.int64),
+            positives=np.zeros(n, np.float32),
+            checks=np.zeros(n, np.uint32),
+            ids=_padded_ids(Ragged.empty(), n),
+            gradients=gradients,
+            mode=self._mode,
+            state_deltas=state,
+        )
+
+    def _told(self, name: str, side: int, generation: int, starts: Mapping[Partition, int], now_ms: int) -> Flush:
+        """A table of records: the newest of each id stays, in the store as here."""
+        told, forget = [part for part in self.recorded if part.side == side], self._forget[name]
+        keys, numbers = unique_keys(np.concatenate([np.zeros(0, np.uint64), *(part.keys for part in told)]))
+        first = _first_of(numbers, len(keys))
+        ids = concatenate([part.ids for part in told])
+        return Flush(
+            generation=generation,
+            ranges=self._ranges(starts),
+            events=self.events,
+            event_time_ms=self.event_time_ms,
+            produced_ms=self.produced_ms,
+            now_ms=now_ms,
+            keys=keys,
+            counts=np.zeros(len(keys), np.int64),
+            positives=np.zeros(len(keys), np.float32),
+            checks=np.concatenate([np.zeros(0, np.uint32), *(part.checks for part in told)])[first],
+            ids=ids.take(first) if len(keys) else Ragged.empty(),
+            values=concatenate([part.values.stored(self._schema) for part in told]),
+            value_orders=np.concatenate([np.zeros(0, ORDER), *(part.orders for part in told)]),
+            value_rows=numbers,
+            forget=_column(forget, "keys", np.uint64),
+            forget_orders=_orders(forget),
+            forget_checks=_column(forget, "checks", np.uint32),
+        )
+
     def _summed(self, side: str, own: U64, scales: Sequence[float] | None) -> tuple[U64, F32]:
         """(keys, gradients summed per key): the own events' keys first, then those with nothing but a gradient."""
         parts = []
@@ -164,10 +270,14 @@ class Pending:
                 scale = 1.0 if scales is None else scales[i]
                 keys, gradients = step.of(side)
                 parts.append((keys, gradients if scale == 1.0 else _scaled(gradients, scale, self._dim)))
-        keys, sums = aggregate_parts(own, parts, self._width)
+        if len(parts) == 1 and np.array_equal(parts[0][0][: len(own)], own):
+            keys, sums = parts[0]  # keys of a step are different, and begin with those of its events
+        else:
+            keys, sums = aggregate_parts(own, parts, self._width)
         keep = np.ones(len(keys), bool)
-        keep[len(own) :] = sums[len(own) :].any(axis=1)
-        return keys[keep], sums[keep]
+        if len(keys) > len(own):
+            moved_rows(sums, len(own), keep)
+        return (keys, sums) if keep.all() else (keys[keep], sums[keep])
 
 
 class _OwnEvents:
@@ -182,10 +292,10 @@ class _OwnEvents:
         self.counts: I64 = np.bincount(numbers, minlength=n).astype(np.int64)
         self._weights = weight * (label > 0)
         self.positives: F32 = np.bincount(numbers, weights=self._weights, minlength=n).astype(np.float32)
-        first = np.zeros(n, np.int64)
-        first[numbers[::-1]] = np.arange(len(numbers))[::-1]
+        first = _first_of(numbers, n)
         self.checks: U32 = _column(events, f"{side}_check", np.uint32)[first]
-        ids = concatenate([getattr(e, f"{side}_id") for e in events])
+        columns = [getattr(e, f"{side}_id") for e in events]
+        ids = columns[0] if len(columns) == 1 else concatenate(columns)
         self.ids: Ragged = ids.take(first) if n else Ragged.empty()
 
     def one_by_one(self) -> OwnEvents:
@@ -200,6 +310,23 @@ class _OwnEvents:
         return numbers[len(self.keys) :]
 
 
+_RECORDS = {"item_features": ITEM, "user_features": USER}
+
+
+def _first_of(numbers: I64, n: int) -> I64:
+    """(n,) where each number comes first."""
+    first = np.zeros(n, np.int64)
+    first[numbers[::-1]] = np.arange(len(numbers))[::-1]
+    return first
+
+
+def _places(entries: Entries) -> Orders:
+    orders = np.empty(len(entries), ORDER)
+    for name in ORDER.names or ():
+        orders[name] = entries[name]
+    return orders
+
+
 def _orders(columns: list[Events] | list[Tombstones]) -> Orders:
     times = _column(columns, "time_ms", np.int64)
     orders = np.empty(len(times), ORDER)
@@ -209,10 +336,15 @@ def _orders(columns: list[Events] | list[Tombstones]) -> Orders:
 
 
 def _column(events: list[Events] | list[Tombstones], name: str, dtype: type[Number]) -> npt.NDArray[Number]:
+    if len(events) == 1:
+        only: npt.NDArray[Number] = getattr(events[0], name)
+        return only
     return np.concatenate([np.zeros(0, dtype), *(getattr(e, name) for e in events)])
 
 
 def _padded(column: npt.NDArray[Number], rows: I64, n: int) -> npt.NDArray[Number]:
+    if n == len(column):
+        return column  # `rows` are all
     out = np.zeros(n, column.dtype)
     out[rows] = column
     return out

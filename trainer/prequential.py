@@ -12,6 +12,7 @@ from embedding_store.contract import F32, I64, U64, Bool, EmbeddingStore
 from embedding_store.mirror import ItemMirror
 from embedding_store.model import ModelSettings
 from embedding_store.ranking import Arrivals, Ranker
+from embedding_store.transitions import Boosts, FrozenTransitions
 from ingest.columns import MAX_LINES, Events
 from native.sampling import sample
 from trainer.examples import Examples, Past
@@ -24,8 +25,11 @@ WINDOW = 2000
 """Tests of the windowed figures: a hit rate of .2 is then known to ± .018."""
 
 
-_BLOCK = 64
-"""Records in a row that are tested all or not at all."""
+_BLOCK, _LINES = 64, 16
+"""Records in a row, and of each so many lines, that are tested all or not at all."""
+
+_SEEN = 1 << 20
+"""Items of users that are in hand at a time, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +86,30 @@ class Prequential:
             return
         self.mirror.refresh()
         if freeze:
-            self._frozen = Ranker(self._store, self._model, self.mirror.frozen())
-        if not len(rows):
-            return
+            still = FrozenTransitions(self._store) if self._model.successors else None
+            self._frozen = Ranker(self._store, self._model, self.mirror.frozen(), still)
+        for part in _parts(rows, past):
+            self._test(events, past, examples, part)
+
+    def _test(self, events: Events, past: Past, examples: Examples, rows: I64) -> None:
+        """Rank some of the positives."""
         own: F32 | None = None
         if examples.users is not None:
             numbers = examples.user[: len(events)][rows]
             own = examples.users.vectors[numbers] * examples.users.found[numbers, None]
-        offsets, seen = _taken(past, rows)
+        if examples.features is not None:
+            own = np.zeros((len(rows), self._model.dim), np.float32) if own is None else own
+            examples.features.users.add_to(own, examples.features.rows.vectors, rows)
+        offsets, seen = past.seen(rows)
         targets = events.item_key[rows]
         arrivals = Arrivals(rows, events.item_key, (events.weight * (events.label > 0)).astype(np.float32))
-        ranks, popular, warm = _ranked(self._ranker, past, rows, own, offsets, seen, targets, arrivals)
+        after = None if past.after is None else past.after.take(rows)
+        ranks, popular, warm = _ranked(self._ranker, past, rows, own, offsets, seen, targets, arrivals, after)
         frozen = None
         if self._frozen is not None:
             none = Arrivals(np.zeros(len(rows), np.int64), targets[:0], np.zeros(0, np.float32))
-            frozen, _, _ = _ranked(self._frozen, past, rows, own, offsets, seen, targets, none)
+            then = self._frozen.transitions(past.recent[rows], past.lengths[rows])
+            frozen, _, _ = _ranked(self._frozen, past, rows, own, offsets, seen, targets, none, then)
         tested = ~np.isnan(ranks)
         self._take(
             Tests(
@@ -163,8 +176,16 @@ def drawn(place: I64, share: float) -> Bool:
     for each test.
     """
     out = np.empty(len(place), bool)
-    sample(place // (MAX_LINES * _BLOCK), int(share * 2**32), out)
+    sample(place // (MAX_LINES * _BLOCK) + (place % MAX_LINES // _LINES << 44), int(share * 2**32), out)
     return out
+
+
+def _parts(rows: I64, past: Past) -> list[I64]:
+    """The rows, cut where what their users have would be too much to be held at once."""
+    if not len(rows):
+        return []
+    lots = np.cumsum(past.stored_known[rows] + past.fresh_known[rows]) // _SEEN
+    return np.split(rows, np.flatnonzero(np.diff(lots)) + 1)
 
 
 def _ranked(
@@ -176,17 +197,11 @@ def _ranked(
     seen: U64,
     targets: U64,
     arrivals: Arrivals,
+    counted: Boosts | None,
 ) -> tuple[F64, F64, Bool]:
+    recent, lengths, ever = past.recent[rows], past.lengths[rows], past.ever[rows]
     with ranker.mirror.lock:
-        vectors, prior, warm = ranker.user_outputs(past.recent[rows], past.lengths[rows], past.ever[rows], own)
-        ranks, popular = ranker.ranks(vectors, prior, warm, offsets, seen, targets, arrivals)
+        vectors, prior, warm = ranker.user_outputs(recent, lengths, ever, own)
+        boosts = ranker.boosts(counted, ever)
+        ranks, popular = ranker.ranks(vectors, prior, warm, offsets, seen, targets, arrivals, boosts)
     return ranks, popular, warm
-
-
-def _taken(past: Past, rows: I64) -> tuple[I64, U64]:
-    """(offsets, items) seen by the users of some of the events."""
-    counts = np.diff(past.seen_offsets)[rows]
-    offsets = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum(counts, out=offsets[1:])
-    shift = np.repeat(past.seen_offsets[:-1][rows] - offsets[:-1], counts)
-    return offsets, past.seen[np.arange(offsets[-1]) + shift]

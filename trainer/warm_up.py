@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 import time
 
+import msgspec
+
 from embedding_store.memory import MemoryStore
 from embedding_store.model import ModelSettings
 from ingest.columns import Partition
@@ -28,9 +30,11 @@ def warm_up(model: ModelSettings, settings: TrainerSettings, ingest: IngestSetti
     Kernels are compiled into numba's cache on disk the first time, about half a minute, and loaded from it afterwards.
     """
     started = time.perf_counter()
-    lines = [b'{"user_id":"u%d","item_id":%d,"label":%d}' % (i % 5, i % 7, i % 3 > 0) for i in range(_EVENTS)]
+    told = b',"features":' + msgspec.json.encode({one.name: 1 for one in model.features}) if model.features else b""
+    event = b'{"user_id":"u%d","item_id":%d,"label":%d%s}'
+    lines = [event % (i % 5, i % 7, i % 3 > 0, told) for i in range(_EVENTS)]
     few = ingest.model_copy(update={"codec": "json", "batch_events": 16})
-    stream = ListedSource({Partition("warm-up", 0): lines}, few)
+    stream = ListedSource({Partition("warm-up", 0): lines}, few, features=model.feature_schema)
     every = settings.model_copy(update={"evaluate_share": 1.0, "dense_sync_every": 1, "alarm_file": ""})
     Worker(MemoryStore(), stream, model, every, Metrics()).run(lambda: stream.exhausted)
     seconds = time.perf_counter() - started

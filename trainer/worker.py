@@ -18,8 +18,10 @@ from trainer.alarm import Alarm
 from trainer.backoff import Backoff
 from trainer.copies import check_deltas
 from trainer.dense import DenseWorker
-from trainer.examples import ExampleReader
+from trainer.dense_layout import check_dense_layout
+from trainer.examples import ExampleReader, Past
 from trainer.exclusion import Exclusion
+from trainer.features import recorded_of
 from trainer.guard import Verdict
 from trainer.guarded import GuardedLearner, Policy, Rewind
 from trainer.identities import Identities
@@ -34,6 +36,7 @@ from trainer.progress import Progress
 from trainer.replay import ReplayBuffer
 from trainer.replay_restore import fill
 from trainer.settings import TrainerSettings
+from trainer.transitions import check_transitions
 
 log = logging.getLogger(__name__)
 
@@ -84,9 +87,12 @@ class Worker:
         self._tables = tuple(model.tables())
         self._model, self._published = model, False
         check_deltas(model, settings)
+        check_transitions(model, settings)
         self._dense = DenseWorker(store, model, settings.dense_learning_rate, settings.gate_learning_rate)
         self._replay = ReplayBuffer(settings.replay_capacity, model.history_length, rng)
-        self._pending = Pending(model.dim, model.tables()["item"].state_dim if settings.deltas else None)
+        self._schema = model.feature_schema
+        state_dim = model.tables()["item"].state_dim if settings.deltas else None
+        self._pending = Pending(model.dim, state_dim, self._schema)
         rows = OwnWrites(store, self._pending) if settings.read_your_writes else store
         replays = settings.replay * settings.passes
         self._reader = ExampleReader(
@@ -218,6 +224,8 @@ class Worker:
 
     def _declare(self) -> None:
         """Tables and model are in the store, also after it was emptied. The newest process decides on the model."""
+        if not self._published:
+            check_dense_layout(self._store, self._model)  # first: a table that is declared stays
         for spec in self._model.tables().values():
             self._store.create(spec)
         if not self._published or self._store.published_model() is None:
@@ -285,7 +293,7 @@ class Worker:
         self._exclusion = Exclusion(ranges)
 
     def _learn(self, batch: MicroBatch) -> None:
-        step = verdict = None
+        step = verdict = past = None
         started = time.perf_counter()
         batch, excluded = self._exclusion.without(batch)
         if excluded:
@@ -294,7 +302,8 @@ class Worker:
         events = self._screened(batch)
         if len(events):
             self._latest = self._clocks_before()
-            examples, past = self._reader.read(events, self._pending.users, self._pending.entries)
+            told = [*self._pending.recorded, *recorded_of(events, batch.profiles, self._schema)]
+            examples, past = self._reader.read(events, self._pending.users, self._pending.entries, recorded=told)
             started = self._metrics.stage("read", started)
             if not self._progress.replaying:
                 self._prequential.measure(events, past, examples)
@@ -308,17 +317,24 @@ class Worker:
                 self._metrics.learned(step)
                 self._reader.keep(events, past)
         if verdict is None:
-            self._pending.add(batch, step, events, self._latest if step is not None else ())
+            self._pending.add(
+                batch,
+                step,
+                events,
+                self._latest if step is not None else (),
+                past if self._model.successors else None,
+            )
             self._metrics.took(batch)
         else:
-            self._quarantine(batch, events, verdict)
+            self._quarantine(batch, events, verdict, past)
 
-    def _quarantine(self, batch: MicroBatch, events: Events, verdict: Verdict) -> None:
+    def _quarantine(self, batch: MicroBatch, events: Events, verdict: Verdict, past: Past | None) -> None:
         """Count events without learning from them. The call that carries them goes out as ever: exactly once."""
         if not self._progress.replaying and self._policy.rolled_back(batch, verdict, self._clock):
             self._rolled_back = True
             raise Moved("the store was rolled back to a snapshot")
-        self._pending.add(batch, None, events)
+        # transitions are counts, as histories are: they must not depend on whether it was judged
+        self._pending.add(batch, None, events, (), past if self._model.successors else None)
         self._metrics.took(batch)
         self._stream.quarantine(batch, verdict.reason)
         if self._policy.pauses(batch, verdict):
@@ -430,7 +446,8 @@ class Worker:
     def _learn_anew(self, i: int) -> None:
         learned, read_at = self._pending.learned[i], self._clocks()
         users, entries = self._pending.users[: learned.before], self._pending.entries[: learned.before]
-        examples, _ = self._reader.read(learned.events, users, entries, again=True)
+        told = self._pending.recorded[: learned.recorded]
+        examples, _ = self._reader.read(learned.events, users, entries, again=True, recorded=told)
         step = self._learner.learn(examples, max(read_at), again=True)
         self._pending.relearned(i, step, read_at)
         self._metrics.relearned.inc()

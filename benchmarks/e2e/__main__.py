@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--batch-events", type=int, help="of a micro-batch, if not as configured")
     parser.add_argument("--rate", type=int, help=f"live; default: half of what {LIVE} replays, at most {MOST_LIVE}")
     parser.add_argument("--live-seconds", type=int, default=60, help="0: no live part")
+    parser.add_argument("--freshness-target-ms", type=int, help="live, if not as configured")
     arguments = parser.parse_args()
     stream = Stream.drawn(arguments.events, arguments.users, arguments.items)
     replays: dict[str, Replayed] = {}
@@ -63,7 +64,7 @@ def main() -> None:
             rate = int(min(MOST_LIVE, replays[LIVE].events_per_s / 2))
         sent = Stream.drawn(rate * arguments.live_seconds, arguments.users, arguments.items, seed=2)
         found = live(PRESETS[LIVE], sent, arguments.users, arguments.items, rate, arguments.partitions,
-                     arguments.batch_events)  # fmt: skip
+                     arguments.batch_events, arguments.freshness_target_ms)  # fmt: skip
         figures |= {"live_events_per_s": found.events_per_s, "freshness_p50_ms": found.freshness_p50_ms,
                     "freshness_p99_ms": found.freshness_p99_ms, "live": asdict(found)}  # fmt: skip
     print(json.dumps({**figures, **facts()}))

@@ -43,9 +43,9 @@ class Live:
 
 
 def live(preset: Preset, stream: Stream, users: int, items: int, rate: int, partitions: int,
-         batch_events: int | None) -> Live:  # fmt: skip
-    """Send `stream` at `rate`, ask for users of single events meanwhile."""
-    with plant(preset.config(batch_events), partitions) as running:
+         batch_events: int | None, target_ms: int | None) -> Live:  # fmt: skip
+    """Send `stream` at `rate`, ask for users of single events meanwhile. target_ms: of freshness, None: the default."""
+    with plant(preset.config(batch_events, target_ms), partitions) as running:
         warm = stream.part(0, min(len(stream), _WARM_EVENTS))
         fill(running, warm, partitions, preset.per_record)
         running.start_trainer()

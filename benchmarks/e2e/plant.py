@@ -40,9 +40,9 @@ class Plant:
     pids: dict[str, int]
     services: list[process.ProcessRecord]
 
-    def start_trainer(self) -> None:
-        """Start the trainer; it is not waited for."""
-        self._add("trainer", services.trainer(self.config, 0))
+    def start_trainer(self, number: int = 0) -> None:
+        """Start a trainer, `number` of several; it is not waited for."""
+        self._add(f"trainer {number}" if number else "trainer", services.trainer(self.config, number))
 
     def start_serving(self) -> None:
         """Start serving; it is not waited for."""

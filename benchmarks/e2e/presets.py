@@ -16,10 +16,11 @@ class Preset:
     sections: dict[str, dict[str, Any]]
     per_record: int = 100
 
-    def config(self, batch_events: int | None = None) -> dict[str, Any]:
-        """Sections of a TowlineConfig."""
+    def config(self, batch_events: int | None = None, freshness_target_ms: int | None = None) -> dict[str, Any]:
+        """Sections of a TowlineConfig. None: as configured."""
         ingest = {} if batch_events is None else {"batch_events": batch_events, "max_batch_events": batch_events}
-        return {"learning": {"preset": "throughput"}, **self.sections, "ingest": ingest}
+        fresh = {} if freshness_target_ms is None else {"freshness_target_ms": freshness_target_ms}
+        return {"learning": {"preset": "throughput", **fresh}, **self.sections, "ingest": ingest}
 
 
 _DENSE = {

@@ -177,6 +177,11 @@ class RegisteredStore(ABC):
             self._call(spec_key(name), "SET", document)
             self._call(TABLES, "SADD", name)
 
+    def clear(self) -> None:
+        """Remove all tables, with their rows, and the published model: for who was lent an empty store."""
+        self.declare({})
+        routed(self._nodes, lambda s: s.shared(MODEL).call("DEL", MODEL))
+
     def fence(self, lowest: int) -> int:
         """For a restore under its mark: a new generation, above `lowest`, at which shards are to be put back.
 

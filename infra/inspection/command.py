@@ -33,7 +33,10 @@ def run(
     """Gather, and print. Raises InfraError."""
 
     def look(identity: bytes, key: int) -> Any:
-        return search(config.kafka, config.ingest, tower, identity, key, newest=newest, timeout_s=timeout_s)
+        return search(
+            config.kafka, config.ingest, tower, identity, key, newest=newest, timeout_s=timeout_s,
+            features=config.model.feature_schema,
+        )  # fmt: skip
 
     try:
         with closing(open_store(config.redis)) as store:

@@ -102,10 +102,14 @@ def serving(config: TowlineConfig) -> Service:
     """The HTTP service. Raises PortInUse."""
     settings = config.serving
     require_port(settings)
+    own: dict[str, object] = {}
     if config.trainer.metrics_port and not settings.trainer_metrics:
         first, trainer_host = config.trainer.metrics_port, config.trainer.metrics_host
-        urls = tuple(f"http://{trainer_host}:{first + n}/metrics" for n in range(config.local.trainers))
-        config = config.model_copy(update={"serving": settings.model_copy(update={"trainer_metrics": urls})})
+        ports = range(first, first + config.local.trainers)
+        own["trainer_metrics"] = tuple(f"http://{trainer_host}:{port}/metrics" for port in ports)
+    if not settings.mirror_folder:
+        own["mirror_folder"] = str(config.local.state_dir / "serving")
+    config = config.model_copy(update={"serving": settings.model_copy(update=own)})
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host  # noqa: S104  compared, not bound
     return Service("serving", "serving", config, settings.port, host)
 

@@ -9,6 +9,7 @@ from ingest.codecs.json_lines import JsonLines
 from ingest.codecs.message_pack import MessagePack
 from ingest.door import Door
 from ingest.settings import IngestSettings
+from native.features import NO_FEATURES, FeatureSchema
 
 CODECS: dict[str, Callable[[Door], Codec]] = {"json": JsonLines, "msgpack": MessagePack}
 """By the name in `ingest.codec`; a further one is a class with a `decode`, built from the door's limits."""
@@ -16,6 +17,6 @@ CODECS: dict[str, Callable[[Door], Codec]] = {"json": JsonLines, "msgpack": Mess
 __all__ = ["CODECS", "Codec", "Decoded", "JsonLines", "MessagePack", "Records", "Refusal", "of"]
 
 
-def of(settings: IngestSettings) -> Codec:
-    """The configured codec."""
-    return CODECS[settings.codec](Door.of(settings))
+def of(settings: IngestSettings, features: FeatureSchema = NO_FEATURES) -> Codec:
+    """The configured codec. features: those that events may bring."""
+    return CODECS[settings.codec](Door.of(settings, features))

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ingest.columns import Events
+from ingest.columns import Events, Profiles
 from ingest.fetched import Fetched, Values
 
 
@@ -37,6 +37,7 @@ class Decoded:
     events: Events
     refusals: list[Refusal]  # in the order of (record, line)
     unknown_fields: int  # usable events that had fields nobody reads
+    profiles: Profiles | None = None  # None: there are none
 
 
 class Codec(Protocol):

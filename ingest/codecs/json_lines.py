@@ -17,6 +17,7 @@ from ingest.codecs.draft import Draft
 from ingest.columns import MAX_LINES
 from ingest.door import EARLIEST_MS, FIELDS, MAX_LABEL, Door, Fields, Unusable, shown
 from ingest.fetched import Fetched
+from native.features import FeatureSchema
 from native.hashing import frozen
 from native.json_events import BLANK, REFUSED, UNSURE, USABLE, parse_lines
 from native.kafka_records import count_lines
@@ -51,7 +52,7 @@ class JsonLines:
         stops = starts + np.where(oversized, 0, sizes)
 
         latest_ms = self._door.latest_ms(records.produced_ms, now_ms)
-        page = _Page(records, starts, stops, latest_ms)
+        page = _Page(records, starts, stops, latest_ms, self._door.schema)
         page.parse(self._door)
         for r in np.flatnonzero(page.record_lines > MAX_LINES).tolist():
             reason = f"the record holds {page.record_lines[r]} lines; at most {MAX_LINES} are allowed: send fewer"
@@ -108,7 +109,7 @@ class JsonLines:
 class _Page:
     """The text of a micro-batch and its lines."""
 
-    def __init__(self, records: Records, starts: I64, stops: I64, latest_ms: I64) -> None:
+    def __init__(self, records: Records, starts: I64, stops: I64, latest_ms: I64, schema: FeatureSchema) -> None:
         self.records = records
         self.latest_ms = latest_ms
         self._starts, self._stops = starts, stops
@@ -117,7 +118,7 @@ class _Page:
         count_lines(self._data, starts, stops - starts, self.record_lines)
         room = int(self.record_lines.sum())
         self._line_start, self._line_stop = np.zeros(room, np.int64), np.zeros(room, np.int64)
-        self.draft = Draft(room, self._data)
+        self.draft = Draft(room, self._data, schema)
 
     def parse(self, door: Door) -> None:
         """Split into lines and read those that the hand parser is sure of."""
@@ -139,7 +140,10 @@ class _Page:
             draft.label,
             draft.weight,
             draft.time_ms,
+            (draft.features_at, draft.features_size),
         )
+        if draft.features_size.any():
+            draft.read_features()
 
     def line(self, i: int) -> bytes:
         return self._data[self._line_start[i] : self._line_stop[i]].tobytes()

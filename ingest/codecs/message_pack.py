@@ -45,7 +45,7 @@ class MessagePack:
                 events += [(r, line, text) for line, text in enumerate(self._split(value))]
             except Unusable as error:
                 refusals.append(Refusal(r, 0, error.kind, str(error), value))
-        draft = Draft(len(events), np.zeros(0, np.uint8))
+        draft = Draft(len(events), np.zeros(0, np.uint8), self._door.schema)
         for i, (r, line, text) in enumerate(events):
             draft.record[i], draft.line[i] = r, line
             try:

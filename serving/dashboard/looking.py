@@ -74,7 +74,7 @@ class Looker:
     def look(self) -> Look:
         """How things are. A store or a trainer that is away is part of the answer, not an error."""
         service, live = self._service, self._service.live
-        first, last = self._counted(service.metrics, live)
+        first, last = self._counted(service.metrics.of_all(), live)
         seconds = last.at_s - first.at_s
         delays, lag_s = service.freshness.delays(), service.freshness.lag_s
         return Look(

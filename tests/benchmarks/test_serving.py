@@ -27,3 +27,15 @@ def test_a_small_run_prints_one_object_and_fails_no_request():
     assert set(failed.values()) == {0}, failed
     assert told["outage_answered"] > 0
     assert told["answered_on_sigterm"] > 0
+
+
+@pytest.mark.servers
+def test_a_small_run_of_starts_prints_one_object_and_fails_no_request():
+    sizes = "--items 2000 --users 100 --seconds 1"
+    command = [sys.executable, "-m", "benchmarks.serving.starts", *sizes.split()]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert {"cold_ready_s_1w", "warm_load_s_2w", "memory_mb_2w", "recommend_per_s_2w"} <= set(told)
+    assert told["warm_load_s_1w"] is not None, "it began from its file"
+    assert told["failed_1w"] == told["failed_2w"] == 0

@@ -4,6 +4,9 @@ Without eviction a row holds all events of its id. With it, a row holds those si
 last ones of each partition, as partitions are applied in order: of a user, whose events are all in one partition, the
 last `count`; of an item in the linear model the row itself tells how many of each partition it has learned, up to
 `item_admit_after` - 1 fewer than it has counted. So what must be in a row is known exactly here too.
+
+Of the table of transitions offsets, clocks and limits are checked, not rows: what came next after an item is read from
+a history as it is when the event is learned, and that of an event learned again may know later ones.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import numpy.typing as npt
 
 from embedding_store.contract import ENTRY, F32, EmbeddingStore, Source
 from embedding_store.model import ModelSettings
+from embedding_store.transitions import TABLE as TRANSITIONS
 from tests.chaos.linear import PARTITIONS, effect
 from tests.chaos.topic_log import TopicLog
 from tests.chaos.verdict import Verdict
@@ -43,6 +47,8 @@ class Verifier:
         by_key = {side: _by_key(self.log.events, side) for side in ("item", "user")}
         for table in self.model.tables():
             self._check_shards(verdict, table)
+            if table == TRANSITIONS:
+                continue
             side = _SIDES[table]
             stored = set(self.store.changes(table, None).keys.tolist())
             if not self.eviction:
@@ -148,6 +154,8 @@ def sequence(events: Events, length: int) -> npt.NDArray[np.void]:
 def compare_with_single(store: EmbeddingStore, single: EmbeddingStore, model: ModelSettings, verdict: Verdict) -> None:
     """Counts, vectors and histories of a store against those that a single worker left in its own, bit for bit."""
     for table in model.tables():
+        if table == TRANSITIONS:  # see above
+            continue
         keys = np.sort(single.changes(table, None).keys)
         if table == "history":
             ours, theirs = store.histories(table, keys), single.histories(table, keys)

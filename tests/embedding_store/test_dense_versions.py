@@ -168,5 +168,5 @@ def test_versions_of_other_layers_are_refused():
     begin(store, SPEC, SOURCE)
     DenseVersions(store, PARAMETERS.keys).keep(0)
     others = DenseParameters(ModelSettings(dim=16, dense_layers=(8,)))
-    with pytest.raises(BadRequest, match="dense_layers were others"):
+    with pytest.raises(BadRequest, match="successors or learned_gates were others"):
         DenseVersions(store, others.keys).roll_back(1)

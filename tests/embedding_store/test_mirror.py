@@ -11,6 +11,7 @@ from embedding_store.mirror import ItemMirror
 from embedding_store.model import ModelSettings
 from embedding_store.ranking import Ranker
 from embedding_store.towers import DenseParameters, forward
+from tests.coarse_rows import assert_in_step
 from tests.flushes import SOURCE, flush_of
 
 NOW_MS = 1_700_000_000_000
@@ -69,6 +70,7 @@ class Writer:
         if self.model.dense_layers:
             parameters = DenseParameters(self.model)
             towers = parameters.to_towers(parameters.read(self.store))
+        assert_in_step(mirror)
         got = mirror.items(keys)
         assert got.found.all()
         outputs = forward(towers.item, rows.vectors) if towers else rows.vectors

@@ -10,6 +10,7 @@ from embedding_store.regularization import L1, L2, ElasticNet
 from embedding_store.schedules import InverseTime
 from embedding_store.spec import Sgd
 from embedding_store.towers import DenseParameters, forward
+from tests.coarse_rows import assert_in_step
 from tests.flushes import SOURCE, begin, flush_of
 
 LEARNING = {
@@ -38,6 +39,7 @@ def opened(model):
 def same(store, model, mirror, keys):
     asked = np.array(keys, np.uint64)
     rows = store.lookup("item", asked)
+    assert_in_step(mirror)
     raw, found = mirror.raw_vectors(asked)
     assert (found == rows.found).all()
     np.testing.assert_allclose(raw[found], rows.vectors[found], rtol=3e-7, atol=1e-9)

@@ -30,11 +30,11 @@ def test_a_document_of_another_release_is_refused():
 def test_a_document_of_an_older_release_is_the_model_it_was():
     """Settings that came later have the value that was the only one then."""
     document = msgspec.json.decode(ModelSettings(dim=8).document())
-    for later in ("similarity", "temperature"):
+    for later in ("similarity", "temperature", "successors", "transition_weight"):
         del document[later]
     model = ModelSettings.from_document(msgspec.json.encode(document))
     assert model == ModelSettings(dim=8)
-    assert (model.similarity, model.temperature) == ("dot", 1.0)
+    assert (model.similarity, model.temperature, model.successors) == ("dot", 1.0, 0)
 
 
 def test_tables_are_those_the_model_needs():
@@ -49,6 +49,10 @@ def test_tables_are_those_the_model_needs():
     assert (tables["item"].dim, tables["user"].dim, tables["history"].length) == (8, 8, 1024)
     assert tables["item"].popularity_half_life == 70
     assert (plain.output_dim, full.output_dim) == (8, 4)
+    walked = plain.model_copy(update={"successors": 9, "item_max_rows": 30})
+    assert list(walked.tables()) == ["item", "history", "next"]
+    after = walked.tables()["next"]
+    assert (after.kind, after.length, after.max_rows, after.shards) == ("sequence", 9, 30, 3)
 
 
 def test_what_is_pooled_is_kept():

@@ -191,3 +191,9 @@ def test_serving_needs_neither_tensorflow_nor_kafka_nor_the_local_extra() -> Non
         "import infra.cli, infra.local.stack, infra.view, infra.show\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_a_backtest_of_a_topic_needs_a_broker_and_says_so(tmp_path: Path) -> None:
+    answer = towline(tmp_path, "backtest", "topic:events")
+    assert answer.returncode != 0
+    assert "towline: topic:events is read from a broker: set [kafka] bootstrap_servers" in answer.stderr

@@ -213,3 +213,81 @@ def test_the_example_loads_as_it_is_and_with_its_comments_taken_away() -> None:
     values = tomllib.loads(opened)
     assert set(values) == set(TowlineConfig.model_fields)
     TowlineConfig.model_validate(values)  # so every key in it is known and every value is usable
+
+
+FEATURES = """
+[[model.features]]
+name = "genre"
+of = "item"
+kind = "categories"
+
+[[model.features]]
+name = "age"
+of = "user"
+kind = "number"
+boundaries = [18, 25]
+"""
+
+
+def test_features_are_tables_of_a_list_in_file_environment_and_what_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "towline.toml"
+    path.write_text(FEATURES)
+    model = load(path, {}).config.model
+    assert [(f.name, f.of, f.kind, f.boundaries) for f in model.features] == [
+        ("genre", "item", "categories", ()), ("age", "user", "number", (18.0, 25.0)),
+    ]  # fmt: skip
+    path.write_text(as_toml(load(path, {}).config))
+    assert load(path, {}).config.model == model
+    one = load(None, {"TOWLINE_MODEL__FEATURES": '[{name="x", of="user", kind="category"}]'}).config.model.features
+    assert [(f.name, f.of) for f in one] == [("x", "user")]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (("boundaries = [18, 25]", "boundaries = [25, 18]"), "boundaries must rise, and 18 comes after 25"),
+        (("boundaries = [18, 25]", "bounds = [18, 25]"), "unknown key 'bounds' in [model.features], did you mean"),
+        (('of = "user"', 'of = "shop"'), 'expected one of "item", "user", "request"'),
+        (('name = "age"', 'name = "genre"'), "feature 'genre' is declared 2 times"),
+        (('name = "age"', 'name = "label"'), "a feature can't be named 'label'"),
+    ],
+)
+def test_a_feature_that_can_not_be_is_named_with_the_remedy(
+    tmp_path: Path, changed: tuple[str, str], said: str
+) -> None:
+    path = tmp_path / "towline.toml"
+    path.write_text(FEATURES.replace(*changed))
+    with pytest.raises(ConfigError) as caught:
+        load(path, {})
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "wait_ms", "apply_every_ms"),
+    [
+        ("", 20, 0),
+        ("[trainer]\napply_every = 4", 20, 0),
+        ("[learning]\nfreshness_target_ms = 40", 10, 0),
+        ("[learning]\nfreshness_target_ms = 40\n[trainer]\napply_every = 4", 10, 10),
+        ("[learning]\nfreshness_target_ms = 40\n[ingest]\nbatch_wait_ms = 7", 7, 0),
+        ("[learning]\nfreshness_target_ms = 40\n[trainer]\napply_every = 4\napply_every_ms = 0", 10, 0),
+    ],
+)
+def test_how_long_events_wait_follows_from_the_target(
+    tmp_path: Path, text: str, wait_ms: int, apply_every_ms: int
+) -> None:
+    file = tmp_path / "towline.toml"
+    file.write_text(text)
+    config = load(file, {}).config
+    assert config.ingest.batch_wait_ms == wait_ms
+    assert config.trainer.apply_every_ms == apply_every_ms
+
+
+def test_a_target_in_the_environment_counts_and_one_out_of_range_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "towline.toml"
+    file.write_text("")
+    name = "TOWLINE_LEARNING__FRESHNESS_TARGET_MS"
+    assert load(file, {name: "16"}).config.ingest.batch_wait_ms == 4
+    for bad in ("3", "soon"):
+        with pytest.raises(ConfigError, match=name):
+            load(file, {name: bad})

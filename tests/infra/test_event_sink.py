@@ -13,6 +13,7 @@ from infra.event_sink import KafkaEventSink
 from ingest.kafka_client import client_options
 from ingest.kafka_topics import prepare_topics
 from ingest.settings import IngestSettings, KafkaSettings
+from native.features import CATEGORY, REQUEST, Declared, FeatureSchema
 from serving.errors import EventRefused, StreamAway
 from serving.ranking_schemas import Interaction
 from tests.brokers import start_kafka
@@ -45,14 +46,16 @@ def test_events_reach_the_topic_and_bad_ones_reach_nobody(tmp_path: Path) -> Non
     try:
         kafka = KafkaSettings(bootstrap_servers=servers, partitions=2)
         prepare_topics(kafka)
-        sink = KafkaEventSink(kafka, IngestSettings(max_weight=10))
+        schema = FeatureSchema([Declared("device", REQUEST, CATEGORY)])
+        sink = KafkaEventSink(kafka, IngestSettings(max_weight=10), schema)
         sink.produce([Interaction("u1", n, timestamp=1_700_000_000_000 + n) for n in range(20)])
-        sink.produce([Interaction(5, "é", label=0, weight=2)])
+        sink.produce([Interaction(5, "é", label=0, weight=2, features={"device": "phone"})])
         late = Interaction("u1", "i1", timestamp=int(time.time() * 1000) + 10 * 86_400_000)
         for event, field in (
             (Interaction("u1", "i1", weight=11), "weight"),
             (Interaction("u1", "i1", timestamp=1_700_000_000), "timestamp"),
             (late, "timestamp"),
+            (Interaction("u1", "i1", features={"device": 1.5}), "features"),
         ):
             with pytest.raises(EventRefused) as refused:
                 sink.produce([Interaction("never", "sent"), event])
@@ -63,7 +66,8 @@ def test_events_reach_the_topic_and_bad_ones_reach_nobody(tmp_path: Path) -> Non
         )
         assert [event["item_id"] for event in of_u1] == list(range(20)), "one partition, in order"
         others = [event for part in events for event in part if event["user_id"] != "u1"]
-        assert others == [{"user_id": 5, "item_id": "é", "label": 0.0, "weight": 2.0}]
+        given = {"user_id": 5, "item_id": "é", "label": 0.0, "weight": 2.0, "features": {"device": "phone"}}
+        assert others == [given]
     finally:
         if sink is not None:
             sink.close()

@@ -22,7 +22,8 @@ pytestmark = pytest.mark.servers
 def test_list_and_rollback(tmp_path: Path) -> None:
     model = ModelSettings(dim=8, dense_layers=(8,))
     keys = DenseParameters(model).keys
-    (tmp_path / "towline.toml").write_text("[model]\ndim = 8\ndense_layers = [8]\n")
+    shape = "history_length = 20\nsuccessors = 0\n"  # those of settings without a preset
+    (tmp_path / "towline.toml").write_text(f"[model]\ndim = 8\ndense_layers = [8]\n{shape}")
     folder = tmp_path / "redis"
     folder.mkdir()
     with running(server_names()[0], folder) as server:

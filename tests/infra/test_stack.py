@@ -239,3 +239,11 @@ def _somewhere() -> object:
 
 def test_ephemeral_ports_differ() -> None:
     assert ephemeral() > 1024
+
+
+def test_serving_keeps_its_mirror_in_the_state_folder_unless_told_otherwise(tmp_path: Path) -> None:
+    config = local_config(tmp_path)
+    assert services.serving(config)._config.serving.mirror_folder == str(config.local.state_dir / "serving")
+    told = config.serving.model_copy(update={"mirror_folder": "elsewhere"})
+    config = config.model_copy(update={"serving": told})
+    assert services.serving(config)._config.serving.mirror_folder == "elsewhere"

@@ -142,6 +142,30 @@ def test_what_waits_is_taken_along_up_to_the_most(kafka: KafkaSettings) -> None:
             assert source.poll({}) is None
 
 
+def test_a_burst_waits_at_the_broker_and_not_here(kafka: KafkaSettings) -> None:
+    one, n, rng = kafka.model_copy(update={"partitions": 1}), 300_000, np.random.default_rng(0)
+    ids = rng.integers(1, 1 << 60, (n, 2)).tolist()  # of random digits: they are not compressed to nothing
+    lines = [b'{"user_id":%d,"item_id":%d}' % (user, item) for user, item in ids]
+    with producing(one) as producer:
+        for i in range(0, n, 100):
+            producer.send_raw(b"\n".join(lines[i : i + 100]), b"k")
+    most = 1000
+    with member(one, IngestSettings(batch_events=100, max_batch_events=most, batch_wait_ms=5)) as source:
+        while not source.assignment(timeout_s=1.0):
+            pass
+        backlog, learned, longest, deadline = source._backlog, 0, 0, time.monotonic() + WAIT_S
+        while learned < n:
+            assert time.monotonic() < deadline
+            position, waited = backlog.position(0), backlog.waiting(0)
+            batch = source.poll({})
+            if batch is None:  # an answer is on its way
+                continue
+            assert len(batch.events) <= most
+            assert waited < 3 * most or backlog.position(0) == position, "plenty waits, and more was fetched"
+            learned, longest = learned + len(batch.events), max(longest, backlog.waiting(0))
+        assert longest < 2 * n / 3, "about one answer of the broker is here, and not the burst"
+
+
 def test_what_cannot_be_used_is_buried_with_its_place_and_the_stream_goes_on(kafka: KafkaSettings) -> None:
     one = kafka.model_copy(update={"partitions": 1})
     good = b'{"user_id":1,"item_id":2}'

@@ -55,6 +55,23 @@ def test_a_late_replay_that_falls_off_still_counts(store):
     assert (after.entries.tobytes(), after.count.tolist(), after.clock.tolist()) == (before, [7], [7])
 
 
+def test_rows_without_ids_are_kept_as_any_and_forgotten_by_key(store):
+    """As the table of transitions has them: no check bits, no ids, tombstones without check bits."""
+    spec = begin(store, TableSpec(name="next", kind="sequence", length=3, shards=1))
+    nameless = [(0, b"")] * 2
+    for n in range(2):
+        appends = [(0, 10 + n, n, 70 + n, 0, 1.0), (1, 10 + n, n, 80 + n, 0, 1.0)]
+        own = [(0, 10 + n, n, 0), (1, 10 + n, n, 0)]
+        store.apply(spec.name, flush_of([5, 6], n, n + 1, appends=appends, own=own, identities=nameless))
+    found = store.histories(spec.name, np.array([5, 6], np.uint64))
+    assert found.entries["item"].tolist() == [70, 71, 80, 81]
+    assert found.count.tolist() == [2, 2]
+    gone = flush_of([], 2, 3, forget=[5], forget_orders=[(20, 9, 0)], identities=[])
+    store.apply(spec.name, gone)
+    found = store.histories(spec.name, np.array([5, 6], np.uint64))
+    assert (found.entries["item"].tolist(), found.found.tolist()) == ([80, 81], [False, True])
+
+
 def test_columns_of_the_wrong_kind_are_refused(store):
     begin(store, SPEC)
     before = contents(store, "history")

@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from native.aggregate import aggregate, aggregate_parts
+from native.aggregate import aggregate, aggregate_parts, moved_rows
 
 
 def oracle(keys, gradients):
@@ -63,3 +63,11 @@ def test_strided_columns_and_not_finite_values():
 def test_gradients_of_another_width_are_refused():
     with pytest.raises(ValueError, match=r"2 keys need gradients \(2, 4\), got \(2, 3\)"):
         aggregate_parts(np.zeros(0, np.uint64), [(np.zeros(2, np.uint64), np.zeros((2, 3), np.float32))], 4)
+
+
+def test_rows_that_moved_are_told_from_those_of_zeros() -> None:
+    rows = np.zeros((5, 3), np.float32)
+    rows[1, 2], rows[3, 0], rows[4, 1] = 1.0, np.nan, -0.0
+    out = np.ones(5, bool)
+    moved_rows(rows, 1, out)
+    assert out.tolist() == [True, True, False, True, False]

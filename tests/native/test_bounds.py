@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from native.bounds import within
+from native.bounds import longest, within
 
 
 @pytest.mark.parametrize("shape", [(0,), (1,), (33,), (5, 64), (0, 8)])
@@ -25,3 +25,10 @@ def test_the_bound_itself_is_inside_and_read_only_arrays_are_read() -> None:
     values.flags.writeable = False
     assert within(values, 2.0)
     assert within(np.array([1e15], np.float32), 1e15)
+
+
+def test_the_longest_row_is_of_its_first_columns() -> None:
+    rows = np.array([[3, 4, 100], [0, -6, 0]], np.float32)
+    assert longest(rows, 2) == 36
+    assert longest(rows, 3) == 10_025
+    assert longest(rows[:0], 2) == 0

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from native.hashing import keys_and_checks
+from native.hashing import keys_and_checks, keys_of_lines
 from native.identity import MAX_ID_BYTES, key_and_check
 from native.ragged import Ragged
 
@@ -66,3 +66,16 @@ def test_no_ids() -> None:
 def test_offsets_that_would_read_elsewhere_are_refused(offsets: list[int], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         keys_and_checks(Ragged(np.array(offsets, np.int64), np.zeros(600, np.uint8)))
+
+
+@pytest.mark.parametrize("text", [b"a", b"17\nb", b"0\n007\n" + b"x" * 512, "é\n日本".encode()])
+def test_lines_have_the_keys_of_their_ids(text: bytes) -> None:
+    ids = text.split(b"\n")
+    keys = keys_of_lines(text, len(ids))
+    assert keys is not None
+    assert keys.tolist() == [key_and_check(identity)[0] for identity in ids]
+
+
+@pytest.mark.parametrize(("text", "n"), [(b"", 1), (b"a\n", 2), (b"\na", 2), (b"a\n" + b"x" * 513, 2), (b"a", 3)])
+def test_lines_that_are_no_ids_have_no_keys(text: bytes, n: int) -> None:
+    assert keys_of_lines(text, n) is None

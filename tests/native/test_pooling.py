@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from native.pooling import add_rows, gate_gradients, pool_gradients, pool_histories
+from native.pooling import add_rows, gate_gradients, gather_add, pool_gradients, pool_histories
 
 SHAPES = [(0, 0, 3, 5, 1), (1, 0, 3, 2, 2), (0, 4, 3, 2, 1), (9, 6, 1, 1, 1), (5, 40, 7, 6, 2), (30, 25, 20, 33, 3)]
 BUCKETS = 4
@@ -74,7 +74,7 @@ def test_gradients_are_those_of_finite_differences(shape):
     _, shares = pooled(vectors, slots, logits, scales, bucket)
     got = np.full(vectors.shape, 0.5, np.float32), np.full(logits.shape, 0.25, np.float32), np.zeros_like(scales)
     pool_gradients(upstream, slots, shares, scales, bucket, got[0])
-    gate_gradients(upstream, vectors, slots, shares, scales, bucket, got[1], got[2])
+    gate_gradients(np.arange(len(slots)), upstream, vectors, slots, shares, scales, bucket, got[1], got[2])
 
     def loss(at, i, step):
         arrays = [a.astype(np.float64) for a in (vectors, logits, scales)]
@@ -99,3 +99,20 @@ def test_add_rows_is_add_at(n, u, dim):
         array.flags.writeable = False
     add_rows(values, rows, out)
     np.testing.assert_allclose(out, want, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_left_shares_by_itself_however_far_below_the_others_it_is():
+    vectors = np.arange(6, dtype=np.float32).reshape(3, 2)
+    logits, one = np.array([[0.0, -200.0, -201.0]], np.float32), np.ones((1, BUCKETS), np.float32)
+    slots, bucket = np.array([[-1, 1, 2], [0, 1, 2]]), np.zeros(2, np.int64)
+    shares, out = np.empty((2, 1, 3), np.float32), np.empty((2, 2), np.float32)
+    pool_histories(vectors, slots, logits, one, bucket, shares, out)
+    newer = 1 / (1 + np.exp(-1))
+    np.testing.assert_allclose(shares[:, 0], [[0, newer, 1 - newer], [1, 0, 0]], rtol=1e-6)
+    np.testing.assert_allclose(out[0], newer * vectors[1] + (1 - newer) * vectors[2], rtol=1e-6)
+
+
+def test_rows_are_gathered_and_added():
+    values, out = np.arange(6, dtype=np.float32).reshape(3, 2), np.ones((4, 2), np.float32)
+    gather_add(values, np.array([2, -1, 0, 2]), out)
+    np.testing.assert_array_equal(out, [[5, 6], [1, 1], [1, 2], [5, 6]])

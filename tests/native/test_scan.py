@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from native.scan import cosine_items, rank_of, ranks_of, score_items, top_k, top_k_of_many
+from native.scan import cosine_items, rank_of, ranks_of, score_items, top_k
 
 
 def best_of(scores, k):
@@ -139,29 +139,6 @@ def test_no_tests_and_no_items():
     unknown = (np.ones(1, np.float32), np.ones(1, np.bool_), two, index, np.array([-1]))
     ranks_of(np.zeros((1, 0), np.float32), nothing, floor, *unknown, zero, *came, one, one.copy())
     assert np.isinf(one[0])
-
-
-@pytest.mark.parametrize("users", [0, 1, 2, 3, 4, 5, 8, 11])
-@pytest.mark.parametrize("n", [0, 1, 127, 128, 300])
-def test_many_users_in_one_pass_get_what_each_gets_alone(users, n):
-    rng = np.random.default_rng(users + n)
-    vectors, tastes = (rng.integers(-3, 4, (m, 5)).astype(np.float32) for m in (n, users))  # sums are exact: ties
-    popularity = np.log(rng.random(n)).astype(np.float32)
-    popularity[rng.random(n) < 0.2] = -np.inf
-    vectors[rng.random(n) < 0.1, 0] = np.nan
-    weights = rng.choice([0.0, 0.5, 1.0], users).astype(np.float32)
-    excluded = [np.sort(rng.integers(-1, n, m) if n else np.full(m, -1)) for m in rng.integers(0, 20, users)]
-    offsets = np.concatenate([[0], np.cumsum([len(own) for own in excluded])]).astype(np.int64)
-    k = rng.integers(0, 12, users)
-    slots, best = np.full((users, 12), -7, np.int64), np.full((users, 12), -np.inf, np.float32)
-    every = np.concatenate([*excluded, np.zeros(0, np.int64)])
-    sizes = top_k_of_many(vectors, popularity, np.float32(-2), tastes, weights, offsets, every, k, slots, best)
-    for u in range(users):
-        alone = np.empty(n, np.float32)
-        score_items(vectors, popularity, np.float32(-2), tastes[u], weights[u], alone)
-        alone[excluded[u][excluded[u] >= 0]] = -np.inf
-        assert slots[u, : sizes[u]].tolist() == sorted_best(alone, int(k[u]))
-        np.testing.assert_array_equal(best[u, : sizes[u]], alone[slots[u, : sizes[u]]])
 
 
 @pytest.mark.parametrize("dim", [1, 7, 64])

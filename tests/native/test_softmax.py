@@ -1,58 +1,60 @@
-"""The parts of the softmax against the formula in float64; together they are tested as the trainer's step."""
+"""The softmax between its products against the formula in float64; with them it is tested as the trainer's step."""
 
 import numpy as np
 import pytest
 
-from native.softmax import complete, lower, push
+from native.softmax import exp_all_below, push
 
 
-def case(seed, rows, columns):
+def case(seed, groups, group):
     rng = np.random.default_rng(seed)
-    logits = rng.normal(0, 3, (rows, columns)).astype(np.float32)
-    mask = rng.random((rows, columns)) < 0.7
-    mask[np.arange(rows), np.arange(rows)] = True
-    prior, weight = rng.normal(size=rows).astype(np.float32), rng.uniform(0.2, 2, rows).astype(np.float32)
+    n = groups * group
+    logits = rng.normal(0, 3, (n, group)).astype(np.float32)
+    mask = rng.random((n, group)) < 0.7
+    mask[np.arange(n), np.arange(n) % group] = True
+    prior, popularity, bias = rng.normal(size=(3, n)).astype(np.float32)
+    weight = rng.uniform(0.2, 2, n).astype(np.float32)
     weight[::4] = 0.0
-    popularity, bias = rng.normal(size=(2, columns)).astype(np.float32)
     for array in (mask, prior, weight, popularity, bias):
         array.flags.writeable = False
     return logits, mask, prior, popularity, bias, weight
 
 
 def run(logits, mask, prior, popularity, bias, weight, smoothing):
-    rows = len(logits)
-    own, sums, counts, d_prior = (np.full(rows, 7.0, np.float32) for _ in range(4))
-    complete(logits, prior, popularity, bias, mask)
-    lower(logits, logits.max(axis=1), mask, own, sums, counts)
-    np.exp(logits, out=logits)
-    return push(logits, mask, popularity, weight, smoothing, own, sums, counts, d_prior), logits, d_prior
+    d_prior = np.full(len(logits), 7.0, np.float32)
+    return push(logits, mask, prior, popularity, bias, weight, smoothing, d_prior), logits, d_prior
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (7, 7), (13, 33)])
+@pytest.mark.parametrize(("groups", "group"), [(1, 1), (1, 7), (3, 13), (2, 33), (0, 4)])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_loss_and_gradients_are_those_of_the_formula(rows, columns, smoothing):
-    logits, mask, prior, popularity, bias, weight = case(rows, rows, columns)
-    full = logits.astype(np.float64) + np.outer(prior, popularity) + bias
-    loss, pushes, d_prior = run(logits, mask, prior, popularity, bias, weight, smoothing)
-    want, gradient = 0.0, np.zeros_like(full)
-    for i in range(rows):
+def test_loss_and_gradients_are_those_of_the_formula(groups, group, smoothing):
+    logits, mask, prior, popularity, bias, weight = case(group, groups, group)
+    want, gradient, d_want = 0.0, np.zeros(logits.shape), np.zeros(len(logits))
+    for i, products in enumerate(logits.astype(np.float64)):
+        own, columns = i % group, slice(i // group * group, i // group * group + group)
+        full = products + float(prior[i]) * popularity[columns] + bias[columns]
         on = np.flatnonzero(mask[i])
-        log_p = full[i, on] - np.logaddexp.reduce(full[i, on])
-        target = np.full(len(on), smoothing / len(on)) + (1 - smoothing) * (on == i)
+        log_p = full[on] - np.logaddexp.reduce(full[on])
+        target = np.full(len(on), smoothing / len(on)) + (1 - smoothing) * (on == own)
         want -= weight[i] * target @ log_p
         gradient[i, on] = weight[i] * (np.exp(log_p) - target)
+        d_want[i] = gradient[i] @ popularity[columns]
+    loss, pushes, d_prior = run(logits, mask, prior, popularity, bias, weight, smoothing)
     assert loss == pytest.approx(want, rel=1e-5)
     np.testing.assert_allclose(pushes, gradient, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(d_prior, gradient @ popularity, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(d_prior, d_want, rtol=1e-4, atol=1e-5)
     assert not pushes[~mask].any(), "exact zeros"
 
 
-def test_what_is_not_finite_shows():
-    logits, *columns = case(3, 5, 5)
-    logits[1, 1] = np.nan
+@pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf])
+@pytest.mark.parametrize("column", [1, 3])
+def test_what_is_not_finite_shows(bad, column):
+    logits, *columns = case(3, 1, 5)
+    columns[0] = np.ones((5, 5), bool)
+    logits[1, column] = bad
     loss, pushes, _ = run(logits, *columns, 0.1)
     assert not np.isfinite(loss)
-    assert not np.isfinite(pushes[1]).any()
+    assert not np.isfinite(pushes[1]).all()
     assert np.isfinite(pushes[[0, 2, 3, 4]]).all()
 
 
@@ -62,3 +64,17 @@ def test_huge_logits_neither_overflow_nor_vanish():
     loss, pushes, _ = run(logits, mask, 0 * one, one, 0 * one, one, 0.0)
     assert loss == pytest.approx(np.log(2))
     np.testing.assert_allclose(pushes, [[0, 0], [0.5, -0.5]], atol=1e-6)
+
+
+def test_exponentials_are_within_two_units_in_the_last_place():
+    x = np.linspace(-90, 0, 400_001).astype(np.float32)
+    found, want = x.copy(), np.exp(x.astype(np.float64))
+    exp_all_below(found)
+    above = x >= -87
+    unit = np.spacing(want[above].astype(np.float32)).astype(np.float64)
+    assert (np.abs(found[above] - want[above]) / unit).max() < 2.0
+    assert not found[~above].any()
+    assert found[-1] == 1.0
+    odd = np.array([-np.inf, -1e30, -np.nan, np.nan], np.float32)
+    exp_all_below(odd)
+    np.testing.assert_array_equal(odd, np.array([0, 0, np.nan, np.nan], np.float32))

@@ -51,7 +51,7 @@ def check_problem(answer: Any, status: int) -> dict[str, Any]:
         b'{"user_id":"\\ud800"}',
         b'\xef\xbb\xbf{"user_id":"u1"}',
         b"\x00",
-        b'{"user_id":"u1","features":' + b"[" * 100_000,
+        b'{"user_id":"u1","filter":' + b"[" * 100_000,
     ],
 )
 @pytest.mark.parametrize("path", [RECOMMEND, BATCH])
@@ -60,7 +60,7 @@ def test_malformed_json_is_400(world: World, path: str, body: bytes) -> None:
         body = body.replace(b'"user_id"', b'"ids"')
     answer = world.post(path, content=body, headers=JSON)
     if path == BATCH and answer.status_code == 422:  # a scalar where a list belongs is noticed first
-        assert b'"ids":"' in body or b"features" in body or b'"ids":N' in body
+        assert b'"ids":"' in body or b"filter" in body or b'"ids":N' in body
         return
     assert check_problem(answer, 400)["type"].endswith("malformed-json")
 

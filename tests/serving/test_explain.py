@@ -30,7 +30,9 @@ def test_parts_add_up_to_the_score(make_world: MakeWorld, model: ModelSettings, 
     clocks = sum(clock["score"] for clock in parts["clocks"])
     assert [clock["recency"] for clock in parts["clocks"]] == list(model.clocks)
     assert (parts["user_id_vector"], parts["dense_bias"] is None) == (None, not model.dense_layers)
-    assert clocks + (parts["dense_bias"] or 0) + parts["popularity"] == pytest.approx(body["score"], abs=1e-5)
+    assert clocks + (parts["dense_bias"] or 0) + parts["popularity"] + (parts["transition"] or 0) == pytest.approx(
+        body["score"], abs=1e-5
+    )
     assert sum(part["score"] for part in body["history"]) == pytest.approx(clocks, abs=1e-5)
     scored = world.post("/v1/score", {"user_id": user, "item_ids": [item]}).json()
     assert body["score"] == pytest.approx(scored["scores"][0], abs=1e-6)

@@ -77,3 +77,13 @@ def test_keys_of_many_name_the_first_bad_one(bad: str) -> None:
     with pytest.raises(Problem) as refused:
         ids.keys_of_many(["a", "b", bad, ""], "ids")
     assert refused.value.extensions == {"field": "ids[2]"}
+
+
+@pytest.mark.parametrize("entities", [[""], ["\n"], ["\na"], ["a\n", "b"], ["a\n", ""], ["", "a\n"]])
+def test_line_feeds_in_ids_are_theirs(entities: list[str]) -> None:
+    if "" in entities:
+        with pytest.raises(Problem) as refused:
+            ids.keys_of_many(entities, "ids")
+        assert refused.value.extensions == {"field": f"ids[{entities.index('')}]"}
+    else:
+        assert ids.keys_of_many(entities, "ids").tolist() == [key_and_check(e.encode())[0] for e in entities]

@@ -120,13 +120,12 @@ def test_an_integer_user_and_its_decimal_string_are_one(world: World) -> None:
     assert _recommend(world, 42)["cold_start"] is False
 
 
-@pytest.mark.parametrize("field", ["features", "filter"])
-def test_what_is_reserved_says_so(world: World, field: str) -> None:
-    answer = world.post("/v1/recommend", {"user_id": "u1", field: {"a": 1}})
+def test_what_is_reserved_says_so(world: World) -> None:
+    answer = world.post("/v1/recommend", {"user_id": "u1", "filter": {"a": 1}})
     assert answer.status_code == 422
-    assert answer.json()["field"] == field
-    assert f"{field} is not taken: the model's" in answer.json()["detail"]
-    assert world.post("/v1/recommend", {"user_id": "u1", field: None}).status_code == 200
+    assert answer.json()["field"] == "filter"
+    assert "filter is not taken: items can't be filtered" in answer.json()["detail"]
+    assert world.post("/v1/recommend", {"user_id": "u1", "filter": None}).status_code == 200
 
 
 def test_a_batch_answers_what_each_user_would_get_alone(world: World) -> None:

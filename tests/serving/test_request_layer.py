@@ -69,10 +69,10 @@ def test_a_full_queue_is_503_while_the_loop_stays_responsive(
     assert live is not None
     users = live.ranker.users
 
-    def stuck(keys: Any) -> Any:
+    def stuck(keys: Any, *request: Any) -> Any:
         entered.set()
         assert release.wait(10)
-        return users(keys)
+        return users(keys, *request)
 
     monkeypatch.setattr(live.ranker, "users", stuck)
 

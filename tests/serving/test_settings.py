@@ -33,7 +33,9 @@ def test_secrets_do_not_print() -> None:
     assert "hunter2" not in repr(ServingSettings(api_keys=("hunter2",)))
 
 
-@pytest.mark.parametrize("settings", [{"prot": 1}, {"port": 70000}, {"max_k": 0}, {"max_lag_s": 0}, {"workers": 2}])
+@pytest.mark.parametrize(
+    "settings", [{"prot": 1}, {"port": 70000}, {"max_k": 0}, {"max_lag_s": 0}, {"workers": 65}, {"mirror_save_s": 0}]
+)
 def test_unknown_and_out_of_range_settings_are_errors(settings: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         ServingSettings(**settings)

@@ -55,7 +55,7 @@ def softmax_step(
     return loss, d_users, d_items, d_prior, np.concatenate([user_flat, item_flat])
 
 
-def compile_step(model, settings, dense):
+def compile_step(model, settings, dense, *, on_accelerator):
     """Takes the place of `trainer.learner._compile_step`."""
 
     def step(users, items, prior, popularity, bias, mask, weight):

@@ -448,7 +448,7 @@ def test_workers_side_by_side_with_wrong_ideas_of_who_owns_what(faults):
 
 
 class Forgetting(ListedSource):
-    """One record a batch; a record that says `forget 7` is a tombstone of user 7."""
+    """One record a batch; a record that says `forget 7` is a tombstone of user 7, `forget item 7` one of item 7."""
 
     def poll(self, stop_at: Mapping[Partition, int]) -> MicroBatch | None:
         batch = super().poll(stop_at)
@@ -458,8 +458,9 @@ class Forgetting(ListedSource):
         value = self._records[partition][offset]
         if not value.startswith(b"forget"):
             return batch
-        gone = Tombstones.of([(int(value.split()[1]), 0, START_MS + offset, offset << 16, partition.number)])
-        return dataclasses.replace(batch, forget_users=gone, dead_letters=0)
+        gone = Tombstones.of([(int(value.split()[-1]), 0, START_MS + offset, offset << 16, partition.number)])
+        side = "forget_items" if b"item" in value else "forget_users"
+        return dataclasses.replace(batch, **{side: gone}, dead_letters=0)
 
 
 @pytest.mark.parametrize("apply_every", [1, 50])
@@ -494,6 +495,57 @@ def test_forgetting_keeps_its_place_in_the_stream_whatever_fails(faults, apply_e
             assert entries["item"].tolist() == [100 + n for n in after[user]]
         assert histories.count.tolist() == [4, 2]
         assert {s.clock for t in MODEL.tables() for s in store.status(t)} == {9}
+
+
+@pytest.mark.parametrize("apply_every", [1, 4])
+def test_transitions_are_kept_once_whatever_fails(faults, apply_every):
+    """What came next after each item, by users whose events come in their order."""
+    changes = {
+        "successors": 64,
+        "shards": 3,
+        "seen_length": 64,
+    }  # an event's predecessor is still there when it is replayed
+    model, rng = MODEL.model_copy(update=changes), random.Random(5)
+    clicks = [
+        Click(START_MS + n, 0, n << 16, rng.randrange(6), 100 + rng.randrange(9), float(rng.random() < 0.8))
+        for n in range(80)
+    ]
+    messages, expected = {Partition(TOPIC, 0): [record(c) for c in clicks]}, {}
+    newest: dict[int, int] = {}
+    for c in clicks:
+        if c.label:
+            if c.user in newest:
+                expected.setdefault(newest[c.user], []).append((c.time_ms, c.place, c.item, c.partition, c.weight))
+            newest[c.user] = c.item
+    settings = settings_of(apply_every=apply_every, evaluate_share=1.0)
+    halves = 10**6
+    for half in range(-1, 10**6, 7):
+        if half >= halves:
+            break
+        faults.half, faults.plan, store = 0, {half: Killed, half + 9: StoreUnavailable}, MemoryStore()
+        for _ in lives(store, model, settings, messages):
+            pass
+        if half < 0:
+            halves = faults.half
+        keys = np.array(sorted(expected), np.uint64)
+        kept = store.histories("next", keys)
+        for i, key in enumerate(keys.tolist()):
+            assert kept.entries[kept.offsets[i] : kept.offsets[i + 1]].tolist() == expected[key]
+        assert kept.count.tolist() == [len(expected[key]) for key in keys.tolist()]
+
+
+def test_a_forgotten_item_is_followed_by_nothing(faults):
+    """Its row of transitions goes with it; what comes after it later counts."""
+    model = MODEL.model_copy(update={"successors": 8})
+    items = [7, 8, 7, 9, 0, 7, 6]
+    log = [record(Click(START_MS + n, 0, n << 16, n // 2, item)) for n, item in enumerate(items)]
+    log[4] = b"forget item 7"
+    log[5], log[6] = (record(Click(START_MS + n, 0, n << 16, 9, items[n])) for n in (5, 6))
+    store, messages = MemoryStore(), {Partition(TOPIC, 0): log}
+    work(store, model, settings_of(), Forgetting(messages, IngestSettings(batch_events=1), START_MS))
+    kept = store.histories("next", np.array([7, 8], np.uint64))
+    assert kept.entries["item"].tolist() == [6]
+    assert kept.found.tolist() == [True, False]
 
 
 def test_a_new_table_joins_where_the_others_stand(faults):

@@ -65,7 +65,7 @@ def test_an_event_knows_what_is_strictly_earlier_and_no_more(store, seed):
         assert got[: len(want)] == want
         assert got[len(want) :] == [None] * (MODEL.history_length - len(want))
         assert past.recent[i, : past.lengths[i]].tolist() == want
-        assert set(past.seen[past.seen_offsets[i] : past.seen_offsets[i + 1]].tolist()) == {c.item for c in known}
+        assert set(past.seen(np.array([i]))[1].tolist()) == {c.item for c in known}
         # nothing that its user likes is pushed away, be it from the same batch or from a shard that is ahead
         liked = {c.item for c in mine} | {c.item for c in kept if c.label}
         assert seen_of(examples, i) == liked & set(examples.item_keys.tolist())
@@ -82,7 +82,7 @@ def test_the_label_never_leaks_from_a_store_that_is_ahead(store):
     examples, past = reader_of(store)[0].read(events_of(clicks), NO_USERS, NO_ENTRIES)
     for t in range(6):
         assert past.recent[t, : past.lengths[t]].tolist() == [50 + k for k in range(t - 1, max(-1, t - 4), -1)]
-        assert set(past.seen[past.seen_offsets[t] : past.seen_offsets[t + 1]].tolist()) == {50 + k for k in range(t)}
+        assert set(past.seen(np.array([t]))[1].tolist()) == {50 + k for k in range(t)}
         assert past.ever[t] == examples.length[t] == t
         assert seen_of(examples, t) == {50 + k for k in range(6)}  # left out of its negatives, not predicted from
 

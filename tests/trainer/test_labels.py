@@ -21,8 +21,8 @@ from trainer.backtest.report import report
 from trainer.backtest.stream import Stream
 from trainer.binary_step import BinaryStep
 from trainer.label_scores import LabelScore, LabelTests, auc, log_losses
+from trainer.layered_step import finished, forward
 from trainer.settings import TrainerSettings
-from trainer.softmax_step import finished, forward
 
 MORE = {
     **SCALED,
@@ -129,6 +129,7 @@ def test_the_loss_under_learning_sets_what_goes_with_it():
     for preset in ("quality", "balanced", "throughput"):
         trainer = TowlineConfig.model_validate({"learning": {"preset": preset, "loss": "bce"}}).trainer
         assert (trainer.loss, trainer.replay, trainer.label_smoothing) == ("bce", 0, 0.0)
+        assert TowlineConfig.model_validate({"learning": {"preset": preset, "loss": "bce"}}).model.successors == 0
     with pytest.raises(ValidationError, match="set replay = 0"):
         TowlineConfig.model_validate({"learning": {"loss": "bce"}, "trainer": {"replay": 2}})
 

@@ -18,10 +18,11 @@ from tests.trainer.small import SOURCE, declare
 from trainer import learner as learner_module
 from trainer.dense import DenseWorker
 from trainer.examples import Examples
+from trainer.layered_step import step_on_tensorflow, step_with_layers
 from trainer.learner import Learner
 from trainer.settings import TrainerSettings
 from trainer.similarity import scaled
-from trainer.softmax_step import step_with_layers, step_without_layers
+from trainer.softmax_step import step_without_layers
 
 
 class Kept:
@@ -142,7 +143,7 @@ def oracle(examples, model, group, clock, towers):
         users, items, prior, popularity, bias, mask, weight, group, 0.0, *layers
     )
     item_gradients, user_gradients = np.zeros_like(vectors), np.zeros((len(examples.user_keys), model.dim))
-    d_gates = Gates(np.zeros(gates.logits.shape), np.zeros(gates.scales.shape), np.zeros(gates.prior.shape))
+    d_gates = Gates(*(np.zeros(g.shape) for g in (gates.logits, gates.scales, gates.prior, gates.transition)))
     for i in range(n):
         item_gradients[examples.target[i]] += d_items[i]
         for v in range(clocks):
@@ -223,12 +224,53 @@ def test_the_step_without_tensorflow_has_its_gradients(name, smoothing):
     weight[::5] = 0
     step = scaled(step_without_layers(smoothing), cosine=model.similarity == "cosine", temperature=model.temperature)
     fast = step(*columns, mask, weight)
-    slow = step_with_layers(model, settings.group, dense, smoothing)(*columns, mask, weight)
+    slow = step_on_tensorflow(model, settings.group, dense, smoothing)(*columns, mask, weight)
     assert fast.loss == pytest.approx(slow.loss, rel=1e-5)
     for one, two in zip(fast[1:4], slow[1:4], strict=True):
         colder = max(1.0, 1.0 / model.temperature)
         assert np.abs(one - two).max() <= 3e-7 * max(1.0, np.abs(two).max()) * 4 * colder
         assert np.abs(two).max() > 0.1
+
+
+LAYERED = {
+    "dense": MODELS["dense"],
+    "dense, user": MODELS["dense, user"],
+    "dense, cosine": MODELS["dense"].model_copy(update={"similarity": "cosine", "temperature": 0.5}),
+}
+
+
+@pytest.mark.parametrize("name", LAYERED)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_step_of_a_processor_has_the_gradients_of_an_accelerators(name, smoothing):
+    """Towers by TensorFlow with the softmax by numba, against all of it by TensorFlow."""
+    model, group, rng = LAYERED[name], 32, np.random.default_rng(1)
+    n, dense = 3 * group, learner_of(model, group)[1]
+    columns = [rng.normal(size=(n, model.dim)).astype(np.float32) for _ in range(2)]
+    columns += [rng.normal(size=n).astype(np.float32) for _ in range(3)]
+    mask = rng.random((n, group)) < 0.7
+    mask[np.arange(n), np.arange(n) % group] = True
+    weight = rng.uniform(0, 2, n).astype(np.float32)
+    weight[::5] = 0
+    fast = step_with_layers(model, dense, smoothing)(*columns, mask, weight)
+    slow = step_on_tensorflow(model, group, dense, smoothing)(*columns, mask, weight)
+    assert fast.loss == pytest.approx(slow.loss, rel=1e-5)
+    for one, two in zip(fast[1:], slow[1:], strict=True):
+        assert one.shape == two.shape
+        assert np.abs(one - two).max() <= 3e-6 * max(1.0, np.abs(two).max())
+        assert np.abs(two).max() > 0.1
+
+
+def test_nothing_is_traced_after_the_first_time():
+    """Whatever the size of micro-batch and group: a new trace is seconds in which nothing is learned."""
+    model, rng = LAYERED["dense"], np.random.default_rng(2)
+    dense = learner_of(model, 16)[1]
+    step = step_with_layers(model, dense, 0.1)
+    traced = {name: cell.cell_contents for name, cell in zip(step.__code__.co_freevars, step.__closure__, strict=True)}
+    for group, n in ((7, 7), (16, 64), (33, 99)):
+        columns = [rng.normal(size=(n, model.dim)).astype(np.float32) for _ in range(2)]
+        columns += [rng.normal(size=n).astype(np.float32) for _ in range(3)]
+        step(*columns, np.ones((n, group), bool), np.ones(n, np.float32))
+    assert [traced[name].experimental_get_tracing_count() for name in ("forwards", "backwards")] == [1, 1]
 
 
 def test_several_passes_are_updates_one_after_the_other():
@@ -362,7 +404,7 @@ def test_the_trained_towers_are_the_served_ones(name):
     """No training-serving skew: TensorFlow's layers and NumPy's give the same outputs from the same flat vector."""
     import tensorflow as tf
 
-    from trainer.softmax_step import forward as tensor_forward
+    from trainer.layered_step import forward as tensor_forward
 
     model = MODELS[name]
     _, dense = learner_of(model, 8)

@@ -17,12 +17,12 @@ from ingest.settings import IngestSettings
 from tests.trainer.small import MODEL, TOPIC, Click, declare, entries_of, events_of, store_clicks
 from trainer.dense import DenseWorker
 from trainer.examples import ExampleReader
+from trainer.layered_step import finished, forward
 from trainer.learner import Learner
 from trainer.metrics import Metrics
 from trainer.prequential import Prequential
 from trainer.replay import ReplayBuffer
 from trainer.settings import TrainerSettings
-from trainer.softmax_step import finished, forward
 from trainer.worker import Worker
 
 START_MS = 1_700_000_000_000
@@ -99,6 +99,7 @@ def reader_of(store, model):
         {"similarity": "cosine", "temperature": 0.1},
         {"temperature": 0.5, "user_id_vector": True},
         {"similarity": "cosine", "dense_layers": (6, 4), "temperature": 0.2},
+        {"successors": 8, "learned_gates": True},
     ],
 )
 def test_the_vector_that_is_trained_is_the_one_that_is_served(changes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import random
@@ -21,6 +22,8 @@ from ingest.settings import IngestSettings
 from tests.flushes import contents
 from tests.servers import server_names
 from tests.trainer import numpy_step
+from tests.trainer.features import MODEL as FEATURED
+from tests.trainer.features import source_of
 from tests.trainer.small import MODEL, TOPIC, Click, events_of, record
 from trainer import learner, worker
 from trainer.backoff import Backoff
@@ -109,9 +112,13 @@ def test_a_batch_loses_the_events_and_tombstones_of_excluded_records_only():
     places = [(0, 4, 0), (0, 5, 0), (0, 5, 1), (0, 6, 0), (1, 5, 0)]
     clicks = [Click(1, p, offset * MAX_LINES + line, 1, i) for i, (p, offset, line) in enumerate(places)]
     tombs = [Tombstones.of([(7, 0, 0, offset * MAX_LINES, 0)]) for offset in (5, 6)]
-    batch = MicroBatch(events_of(clicks), {A: (4, 7), B: (0, 9)}, *tombs, 0)
+    lines = [b"{}", *3 * [b'{"item_id": 1, "features": {"genre": "a"}}']]  # at offsets 1 to 3
+    told = source_of({A: lines}, FEATURED).poll({}).profiles
+    told = dataclasses.replace(told, place=told.place + 3 * MAX_LINES)
+    batch = MicroBatch(events_of(clicks), {A: (4, 7), B: (0, 9)}, *tombs, 0, told)
     left, n = Exclusion([Range(Source(*A), 5, 6), Range(Source(TOPIC, 2), 0, 99)]).without(batch)
-    assert (left.events.item_key.tolist(), n) == ([0, 3, 4], 3)
+    assert (left.events.item_key.tolist(), n) == ([0, 3, 4], 4)
+    assert (left.profiles.place // MAX_LINES).tolist() == [4, 6]
     assert (len(left.forget_users), len(left.forget_items)) == (0, 1)
     assert left.ranges == batch.ranges
     for other in (Range(Source("another", 0), 0, 99), Range(Source(*A), 7, 9), Range(Source(*A), 0, 4)):

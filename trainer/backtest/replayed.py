@@ -1,4 +1,4 @@
-"""Running a stream through a worker on a store in memory, and what came of it."""
+"""Running a stream through a worker, on a store in memory if not on another, and what came of it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from embedding_store.contract import EmbeddingStore
 from embedding_store.memory import MemoryStore
 from embedding_store.model import ModelSettings
 from ingest.columns import MAX_LINES, Partition
-from ingest.listed import ListedSource
 from ingest.settings import IngestSettings
 from trainer.backtest.errors import DataUnusable
-from trainer.backtest.stream import Stream
+from trainer.backtest.stream import Replayable
 from trainer.label_scores import LabelTests
 from trainer.metrics import Metrics
 from trainer.prequential import Tests
@@ -25,7 +25,6 @@ from trainer.worker import Worker
 F64 = npt.NDArray[np.float64]
 
 _PARTITION = Partition("backtest", 0)
-_DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class _Seen:
 
 
 def replay(
-    stream: Stream,
+    stream: Replayable,
     model: ModelSettings,
     trainer: TrainerSettings,
     ingest: IngestSettings,
@@ -61,12 +60,13 @@ def replay(
     warmup: float = 0.2,
     frozen: bool = True,
     progress: Callable[[int], None] | None = None,
+    store: EmbeddingStore | None = None,
 ) -> Replayed:
     """Test, then learn, every event of the stream, by a trainer's own worker. Micro-batches are cut by count alone, so
     that a run can be repeated.
 
     warmup: share of the events whose tests are left out. frozen: measure a copy of the model of that moment too.
-    progress: is told of events delivered. Raises DataUnusable.
+    progress: is told of events delivered. store: an empty one; None: in memory. Raises DataUnusable.
     """
     if not len(stream):
         raise DataUnusable("no event is left to be replayed: check what counts as positive")
@@ -80,15 +80,11 @@ def replay(
             "alarm_file": "",
         }
     )
-    # what the records' own timestamps would have been
-    source = ListedSource(
-        {_PARTITION: stream.records()},
-        ingest.model_copy(update={"codec": "json"}),
-        produced_ms=int(stream.time_ms.max()) + _DAY_MS,
-    )
+    source = stream.source(_PARTITION, ingest, model.feature_schema)
     seen, metrics = _Seen(), Metrics()
+    where = MemoryStore() if store is None else store
     worker = Worker(
-        MemoryStore(), source, model, settings, metrics, observe=seen.parts.append, observe_labels=seen.labels.append
+        where, source, model, settings, metrics, observe=seen.parts.append, observe_labels=seen.labels.append
     )
     started, cpu = time.perf_counter(), time.process_time()
 

@@ -102,7 +102,8 @@ static uint8_t doublings_of(const struct slab_class *class)
     return doublings;
 }
 
-/* Lengthens the run by a block, or begins another. What lies before the block is in use, so its pages are there. */
+/* Lengthens the run by a block, or begins another. What lies before the block is mostly in use: where a chunk of the run was
+ * given back meanwhile, a huge page brings back pages that the allocator had given to the system, one such page at most. */
 static void lengthen_run(const struct allocator *a, struct slab_run *run, const void *block, size_t bytes)
 {
     uintptr_t at = (uintptr_t)block;

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "defrag.h"
-#include "huge_pages.h"
 
 #define NAME "towlshard" /* nine characters, by which an RDB file knows the type */
 #define ENCVER 1         /* of what is around the blocks; theirs is SAVED_VERSION */
@@ -208,7 +207,7 @@ static void free_value(void *value)
     value_free(value);
 }
 
-bool datatype_register(RedisModuleCtx *ctx)
+bool datatype_register(RedisModuleCtx *ctx, void (*ask_huge)(void *context, void *at))
 {
     struct server_type_methods methods = {
         .version = REDISMODULE_TYPE_METHOD_VERSION,
@@ -222,7 +221,7 @@ bool datatype_register(RedisModuleCtx *ctx)
         .copy = copy,
         .defrag = defrag,
     };
-    huge = huge_pages();
+    huge = ask_huge;
     RedisModule_GetRandomBytes((unsigned char *)&salt, sizeof salt);
     datatype = RedisModule_CreateDataType(ctx, NAME, ENCVER, &methods);
     return datatype != NULL;

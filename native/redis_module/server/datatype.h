@@ -16,7 +16,7 @@ struct value {
 extern RedisModuleType *datatype;
 
 /* Registers the type, and draws this process' salt. False: the server refuses. */
-bool datatype_register(RedisModuleCtx *ctx);
+bool datatype_register(RedisModuleCtx *ctx, void (*ask_huge)(void *context, void *at)); /* NULL: nobody */
 
 uint64_t datatype_salt(void);
 

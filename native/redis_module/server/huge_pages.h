@@ -1,4 +1,6 @@
-/* Huge pages for the memory of large tables; see core/slab.h for why, and for when they are asked for.
+/* Huge pages for the memory of large tables, where the module is loaded with the argument huge-pages; see core/slab.h for
+ * why, and for when they are asked for. Not by default: lookup and apply took 7 % less time, and the longest call while a
+ * table grew to 10M rows 7 ms instead of 4.
  *
  * By MADV_COLLAPSE, span by span: memory stays the server's allocator's, so that maxmemory, MEMORY USAGE and active
  * defragmentation see it as before, and nothing else of the server is on huge pages. The call copies 2 MiB in some 300 µs, and may

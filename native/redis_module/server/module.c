@@ -33,6 +33,7 @@
 
 #include "commands.h"
 #include "datatype.h"
+#include "huge_pages.h"
 
 #define VERSION 1
 
@@ -54,11 +55,12 @@ static const char *find_functions(RedisModuleCtx *ctx)
     return NULL;
 }
 
+#define HUGE_PAGES "huge-pages"
+
 __attribute__((visibility("default"))) int RedisModule_OnLoad(RedisModuleCtx *ctx, RedisModuleString **argv, int argc);
 
 int RedisModule_OnLoad(RedisModuleCtx *ctx, RedisModuleString **argv, int argc)
 {
-    (void)argv;
     const char *missing = find_functions(ctx);
     if (missing) {
         if (RedisModule_Log)
@@ -69,12 +71,14 @@ int RedisModule_OnLoad(RedisModuleCtx *ctx, RedisModuleString **argv, int argc)
     if (RedisModule_IsModuleNameBusy && RedisModule_IsModuleNameBusy("towline"))
         return REDISMODULE_ERR;
     RedisModule_SetModuleAttribs(ctx, "towline", VERSION, REDISMODULE_APIVER_1);
-    if (argc) {
-        RedisModule_Log(ctx, "warning", "the module towline takes no arguments, got %d", argc);
+    const char *argument = argc ? RedisModule_StringPtrLen(argv[0], NULL) : HUGE_PAGES;
+    if (argc > 1 || strcmp(argument, HUGE_PAGES) != 0) {
+        RedisModule_Log(ctx, "warning", "the module towline takes one argument at most, " HUGE_PAGES ", got %d: %s", argc,
+                        argument);
         return REDISMODULE_ERR;
     }
     RedisModule_SetModuleOptions(ctx, REDISMODULE_OPTIONS_HANDLE_IO_ERRORS |
                                           REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED |
                                           REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD);
-    return datatype_register(ctx) && commands_register(ctx) ? REDISMODULE_OK : REDISMODULE_ERR;
+    return datatype_register(ctx, argc ? huge_pages() : NULL) && commands_register(ctx) ? REDISMODULE_OK : REDISMODULE_ERR;
 }

@@ -10,6 +10,9 @@ import pytest
 import redis
 from redis.exceptions import ResponseError
 
+from embedding_store.open import open_store
+from embedding_store.settings import RedisSettings
+from embedding_store.spec import TableSpec
 from native.initial import fill_missing
 from tests.native.redis_module.blobs import Blob
 from tests.native.redis_module.parsers import PAIRS
@@ -449,10 +452,22 @@ def test_histogram(client):
         client.execute_command("TOW.HISTOGRAM", "ON", "OFF")
 
 
-def test_the_module_takes_no_arguments(client, tmp_path, module_options, request):
+@pytest.mark.parametrize(
+    ("arguments", "got"), [(["argument"], "got 1: argument"), (["huge-pages", "huge-pages"], "got 2: huge-pages")]
+)
+def test_the_module_takes_no_other_arguments(client, tmp_path, module_options, request, arguments, got):
     name = request.node.callspec.params["server"]
     with (
-        pytest.raises(AssertionError, match="the module towline takes no arguments, got 1"),
-        running(name, tmp_path, *module_options(), "argument"),
+        pytest.raises(AssertionError, match=f"the module towline takes one argument at most, huge-pages, {got}"),
+        running(name, tmp_path, *module_options(), *arguments),
     ):
         pass
+
+
+def test_the_module_is_loaded_with_huge_pages(client, tmp_path, module_options, request):
+    name = request.node.callspec.params["server"]
+    with running(name, tmp_path, *module_options(), "huge-pages") as server:
+        store = open_store(RedisSettings(url=server.url, backend="module"))
+        store.create(TableSpec(name="item", dim=4, shards=1))
+        assert store.status("item")[0].rows == 0
+        store.close()

@@ -6,6 +6,9 @@ import json
 import numpy as np
 import pytest
 
+from embedding_store.model import ModelSettings
+from ingest.columns import Partition
+from ingest.settings import IngestSettings
 from trainer.backtest.condition import Condition
 from trainer.backtest.errors import DataUnusable, Unavailable
 from trainer.backtest.plot import plot
@@ -144,3 +147,35 @@ def test_a_stream_is_ordered_by_time_then_row_and_pairs_count_once(tmp_path):
 def test_integers_stay_integers():
     stream = Stream([1, "a"], [2, "b"], np.array([5, 6]), np.ones(2, bool))
     assert [json.loads(r)["user_id"] for r in stream.records()] == [1, "a"]
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "nested"])
+def test_columns_named_as_declared_features_come_along(tmp_path, form):
+    schema = ModelSettings(
+        features=[
+            {"name": "genre", "of": "item", "kind": "categories"},
+            {"name": "age", "of": "user", "kind": "number", "boundaries": [18]},
+            {"name": "device", "of": "request", "kind": "category"},
+        ]
+    ).feature_schema
+    rows = [{"genre": ["a", "b"], "age": 31.5}, {"genre": [], "age": None}, {"genre": ["c"], "age": "old"}]
+    path = tmp_path / ("events.csv" if form == "csv" else "events.jsonl")
+    if form == "csv":
+        path.write_text(
+            "user_id,item_id,timestamp,genre,age\nu,1,1700000000,a|b,31.5\nu,2,1700000001,,\nu,3,1700000002,c,old\n"
+        )
+    else:
+        lines = [{"user_id": "u", "item_id": n + 1, "timestamp": 1700000000 + n} for n in range(3)]
+        lines = [line | ({"features": row} if form == "nested" else row) for line, row in zip(lines, rows, strict=True)]
+        path.write_text("\n".join(map(json.dumps, lines)))
+    stream = read_stream(
+        path, user="user_id", item="item_id", time="timestamp", label=None, positive_if="label > 0", features=schema
+    )
+    stream = stream.ordered(first_only=True, negatives=False)
+    source = stream.source(Partition("backtest", 0), IngestSettings(), schema)
+    events = source.poll({}).events
+    assert events.features.counts.tolist() == [3, 0]
+    ((_, _, reason),) = source.dead  # what is no number is refused as in a topic
+    assert "age is 'old'; send a finite number" in reason
+    plain = read_stream(path, user="user_id", item="item_id", time="timestamp", label=None, positive_if="label > 0")
+    assert plain.features is None

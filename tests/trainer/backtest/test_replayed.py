@@ -76,8 +76,8 @@ def test_the_command_reads_replays_and_ends_with_json(tmp_path, capsys):
     rows = zip(stream.users, stream.items, stream.time_ms.tolist(), strict=True)
     path.write_text("who,what,when\n" + "".join(f"{u},{i},{t}\n" for u, i, t in rows))
     columns = Columns("who", "what", "when", None, "label > 0", "auto", None, None)
-    run(path, columns, MODEL, TRAINER, INGEST, warmup=0.5, first_only=True, negatives=False, frozen=False, picture=None,
-        as_json=True)  # fmt: skip
+    run(str(path), columns, MODEL, TRAINER, INGEST, warmup=0.5, first_only=True, negatives=False, frozen=False,
+        picture=None, as_json=True)  # fmt: skip
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (document["events"], document["tests"], document["warmup_events"]) == (600, 300, 300)
     assert "frozen" not in document
