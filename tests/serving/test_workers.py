@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -51,10 +52,22 @@ def workers(service: Process) -> list[int]:
     }
     listening = []
     for pid in children(service):
-        names = {str(name.readlink()) for name in Path(f"/proc/{pid}/fd").iterdir() if name.is_symlink()}
-        if names & {f"socket:[{inode}]" for inode in inodes}:
+        if open_files(pid) & {f"socket:[{inode}]" for inode in inodes}:
             listening.append(pid)
     return listening
+
+
+def open_files(pid: int) -> set[str]:
+    """What its descriptors are; none of a process that has ended, or of a descriptor closed meanwhile."""
+    try:
+        descriptors = os.listdir(f"/proc/{pid}/fd")
+    except (FileNotFoundError, ProcessLookupError):
+        return set()
+    names = set()
+    for descriptor in descriptors:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            names.add(os.readlink(f"/proc/{pid}/fd/{descriptor}"))
+    return names
 
 
 def figures(service: Process) -> dict[str, float]:
