@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -10,7 +9,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,13 +59,13 @@ def workers(service: Process) -> list[int]:
 def open_files(pid: int) -> set[str]:
     """What its descriptors are; none of a process that has ended, or of a descriptor closed meanwhile."""
     try:
-        descriptors = os.listdir(f"/proc/{pid}/fd")
+        descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
     except (FileNotFoundError, ProcessLookupError):
         return set()
     names = set()
     for descriptor in descriptors:
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            names.add(os.readlink(f"/proc/{pid}/fd/{descriptor}"))
+        with suppress(FileNotFoundError, ProcessLookupError):
+            names.add(str(descriptor.readlink()))
     return names
 
 
