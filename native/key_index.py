@@ -121,6 +121,15 @@ class KeyIndex:
         """(high_water,) key of each slot; of a freed slot, its last key."""
         return self._keys[: self._used]
 
+    def room_for(self, more: int) -> int:
+        """`capacity` after so many more keys at most. Pure."""
+        return _doubled(self.capacity, self._used + more)
+
+    def reserve(self, capacity: int) -> None:
+        """Raise `capacity` to what `room_for` gave. O(capacity)."""
+        if capacity > self.capacity:
+            self._rebuild(capacity)
+
     def find(self, keys: U64) -> I64:
         """(n,) slot of each key, -1 where absent. Pure."""
         out = np.empty(len(keys), np.int64)
@@ -137,7 +146,7 @@ class KeyIndex:
             slots[missing] = np.concatenate([np.array(reused, np.int64), fresh])
             self._used += len(fresh)
             if self._used > len(self._keys) or 2 * (self._used + self._dead) > len(self._places):
-                self._rebuild()
+                self._rebuild(_doubled(self.capacity, self._used))
             insert(self._places, self._keys, keys[missing], slots[missing])
         return slots
 
@@ -150,10 +159,7 @@ class KeyIndex:
         self._free.extend(slots.tolist())
         return slots
 
-    def _rebuild(self) -> None:
-        capacity = len(self._keys)
-        while capacity < self._used:
-            capacity *= 2
+    def _rebuild(self, capacity: int) -> None:
         live = self._places[self._places > 0] - 1
         keys = np.zeros(capacity, np.uint64)
         keys[: min(len(self._keys), capacity)] = self._keys
@@ -161,3 +167,10 @@ class KeyIndex:
         self._dead = 0
         self._keys = keys
         insert(self._places, self._keys, keys[live], live)
+
+
+def _doubled(capacity: int, slots: int) -> int:
+    """As often as it takes for so many slots."""
+    while capacity < slots:
+        capacity *= 2
+    return capacity
