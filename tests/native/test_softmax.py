@@ -22,7 +22,11 @@ def case(seed, groups, group):
 
 def run(logits, mask, prior, popularity, bias, weight, smoothing):
     d_prior = np.full(len(logits), 7.0, np.float32)
-    return push(logits, mask, prior, popularity, bias, weight, smoothing, d_prior), logits, d_prior
+    group = logits.shape[1]
+    by_group = [x.reshape(-1, group) for x in (prior, popularity, bias, weight)]
+    by_group[:0] = [logits.reshape(-1, group, group), mask.reshape(-1, group, group)]
+    loss = push(*by_group, 0, smoothing, d_prior.reshape(-1, group))
+    return loss, logits, d_prior
 
 
 @pytest.mark.parametrize(("groups", "group"), [(1, 1), (1, 7), (3, 13), (2, 33), (0, 4)])
