@@ -94,7 +94,7 @@ class Learner:
         self._step = _compile_step(model, settings, dense, on_accelerator=self._on_accelerator)
         # TensorFlow pays for each call; a step over labels has a state that each call moves; rows of features learn by
         # the mean over a pass, and by what items' gradients are at its end
-        self._whole = bool(model.dense_layers or model.features) or settings.loss == "bce"
+        self._whole = self._on_accelerator or bool(model.features) or settings.loss == "bce"
         self._positives, self._events = 0.0, 0.0  # decayed as popularity is
 
     @property
@@ -184,7 +184,7 @@ class Learner:
         for start in range(0, len(order), max(1, together)):
             part = self._part(examples, order[start : start + together], group, at, columns, fresh_share,
                               learned if gates else None)  # fmt: skip
-            flat, count = part.dense, count + part.rows
+            flat, count = part.dense if not start else flat + part.dense, count + part.rows
             loss, weight, finite = loss + part.loss, weight + part.weight, finite and part.finite
         if finite and (gates or (dense and self._model.dense_layers)):
             self._dense.step(flat, count, learned if gates else None)
