@@ -13,6 +13,8 @@ from numba import njit
 from native.memory import float_of_bits, float_to_bits
 
 F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 _SUM_ORDER = {"reassoc", "contract"}
@@ -116,3 +118,23 @@ def push(
             logits[g, i, own] -= w * sharp
             d_prior[g, i] = moved - w * sharp * popularity[g, own]
     return loss
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def losses_among(own: F32, others: F32, target: I64, columns: I64, out: F64) -> None:
+    """out[i] = ln(e^own + Σ_j e^others_ij) − own − ln(1 + m): what a softmax loses, less what guessing would.
+
+    Over the m columns that are finite and other items than row i's target. own, target, out (n,); others (n, m);
+    columns (m,). What is not finite shows, but for an infinitely low score.
+    """
+    for i in range(len(own)):
+        top, competing = own[i], 0
+        for j in range(len(columns)):
+            value = others[i, j]
+            if columns[j] != target[i]:
+                top = max(value, top)
+                competing += np.isfinite(value)
+        total = exp_below(own[i] - top)
+        for j in range(len(columns)):
+            total += exp_below(others[i, j] - top) if columns[j] != target[i] else _ZERO
+        out[i] = np.log(total) + (top - own[i]) - np.log1p(np.float64(competing))
