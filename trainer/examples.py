@@ -17,7 +17,7 @@ from embedding_store.transitions import Boosts, StoredTransitions
 from ingest.columns import Events
 from native.features import REQUEST
 from native.grouping import grouped, in_order
-from native.histories import ever_known, known_before, newest_known, seen_before
+from native.histories import ever_known, joined, known_before, laid_out, newest_known, seen_before
 from native.key_index import Numbered, numbered
 from trainer.features import ExampleFeatures, FeatureReader, Recorded
 from trainer.replay import ReplayBuffer
@@ -161,8 +161,9 @@ class ExampleReader:
         joined_recent = np.concatenate([past.recent, replayed.recent])
         lengths = np.concatenate([past.lengths, replayed.lengths])
         targets = np.concatenate([events.item_key, replayed.item])
-        present = np.arange(joined_recent.shape[1]) < lengths[:, None]
-        index = numbered(np.concatenate([targets, joined_recent[present]]))
+        past_items = np.empty(lengths.sum(), np.uint64)
+        joined(joined_recent, lengths, past_items)
+        index = numbered(np.concatenate([targets, past_items]))
         item_keys, item_numbers = index.keys, index.numbers
         items = rows.lookup("item", item_keys, with_ids=False, with_state=self._with_state)
         # A history may name an item that was evicted or forgotten; one whose first events are in our hands is not
@@ -174,9 +175,8 @@ class ExampleReader:
         known_users = histories.found | (np.diff(fresh[0]) > 0)
         is_column = np.ones(len(targets), bool)
         is_column[len(events) :] = alive[item_numbers[len(events) : len(targets)]] & known_users[numbers[len(events) :]]
-        recent = np.full(joined_recent.shape, -1, np.int64)
-        history_numbers = item_numbers[len(targets) :]
-        recent[present] = np.where(alive[history_numbers], history_numbers, -1)
+        recent = np.empty(joined_recent.shape, np.int64)
+        laid_out(item_numbers[len(targets) :], alive, lengths, recent)
 
         learned = is_positive | self._labels
         is_row = np.concatenate([learned, is_column[len(events) :]])
