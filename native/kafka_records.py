@@ -89,7 +89,7 @@ def count_lines(data: U8, start: I64, size: I64, out: I64) -> None:
     base = data.ctypes.data
     for i in range(len(start)):
         at, left = base + start[i], max(size[i], 0)
-        lines = 1
+        lines: Any = 1
         while left >= 8:
             words = min(left >> 3, _MOST_WORDS)
             sums = np.uint64(0)

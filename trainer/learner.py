@@ -244,7 +244,7 @@ class Learner:
         length = examples.recent.shape[1]
         dropped = np.zeros((0, length), bool)
         if self._settings.replay_drop:
-            replays = np.count_nonzero(order >= examples.fresh)
+            replays = int(np.count_nonzero(order >= examples.fresh))
             dropped = self._rng.random((replays, length)) < self._settings.replay_drop
         told = _NOBODY if examples.features is None else examples.features.users.filled
         given = Given(examples.recent, examples.target, examples.length, examples.is_row, examples.is_column,

@@ -46,7 +46,8 @@ def step_without_layers(smoothing: float) -> SoftmaxStep:
 
     def step(users: F32, items: F32, prior: F32, popularity: F32, bias: F32, mask: Bool, weight: F32) -> Gradients:
         n, group = mask.shape
-        u, v, kept = (x.reshape(-1, group, x.shape[1]) for x in (users, items, mask))
+        kept, dim = mask.reshape(-1, group, group), users.shape[1]
+        u, v = users.reshape(-1, group, dim), items.reshape(-1, group, dim)
         a, w, lp, b = (x.reshape(-1, group) for x in (prior, weight, popularity, bias))
         d_u, d_v, d_a = np.empty_like(u), np.empty_like(v), np.empty_like(a)
         at_once, loss = _cut(n, group), 0.0
@@ -66,7 +67,7 @@ def step_without_layers(smoothing: float) -> SoftmaxStep:
                     np.matmul(logits.transpose(0, 2, 1), u[some, rows], out=d_v[some])
                 else:
                     d_v[some] += np.matmul(logits.transpose(0, 2, 1), u[some, rows])
-        return Gradients(loss, d_u.reshape(users.shape), d_v.reshape(items.shape), d_a.reshape(-1), none)
+        return Gradients(loss, d_u.reshape(-1, dim), d_v.reshape(-1, dim), d_a.reshape(-1), none)
 
     return step
 
