@@ -82,7 +82,7 @@ def run(config: Sections, bootstrap: str = "") -> None:
             store, stream, config.model, config.trainer, metrics, policy, ingest.confirm_truncation_s, rewind=rewind
         )
         gc.collect()
-        gc.freeze()  # TensorFlow's objects are here to stay; looking through all of them holds events up for a quarter second
+        gc.freeze()  # looking through all that TensorFlow made would hold events up for a quarter of a second
         try:
             worker.run(stop.is_set)
         finally:
