@@ -208,18 +208,17 @@ class Learner:
             gather_add(at.users, taken.user, pooled)
         if features is not None and at.features is not None:
             features.users.add_to(pooled, at.features, taken.own)
-        prior, popularity = opened.prior[bucket], taken.popularity
+        prior, popularity, named = opened.prior[bucket], taken.popularity, items[target]
         d_transition = np.zeros_like(opened.transition)
         if self._binary is not None:
             label = examples.label[np.maximum(order, 0)]
-            found = self._binary(pooled, items[target], prior, popularity, label, weight, fit=learned is not None)
+            found = self._binary(pooled, named, prior, popularity, label, weight, fit=learned is not None)
         else:
             mask = self._mask(taken, group, examples)
-            found = self._step(pooled, items[target], prior, popularity, taken.bias, mask, weight)
+            found = self._step(pooled, named, prior, popularity, taken.bias, mask, weight)
             if learned is not None and self._model.learned_gates:
                 d_transition = worth_gradients(self._model, self._dense.values, examples, order, taken.is_fresh_row,
-                                               pooled, items[target], mask, popularity, taken.bias,
-                                               weight)  # fmt: skip
+                                               pooled, named, mask, popularity, taken.bias, weight)  # fmt: skip
 
         add_rows(found.items, taken.target_row, at.item_gradients)
         pool_gradients(found.users, recent, shares, opened.scales, bucket, at.item_gradients)
