@@ -50,7 +50,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "throughput": {
         "model": {"dim": 32},
         "trainer": {"passes": 1, "replay": 1, "update_events": 0, "group": 256, "apply_every": 1},
-        "ingest": {"batch_events": 1024, "max_batch_events": 8192},
+        "ingest": {"batch_events": 1024, "max_batch_events": 16384},
     },
 }
 

@@ -13,6 +13,7 @@ from numba import njit
 
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
+Bool = npt.NDArray[np.bool_]
 Entries = npt.NDArray[np.void]
 
 
@@ -170,3 +171,29 @@ def seen_before(
         at += stored_known[i]
         for k in range(fresh_known[i]):
             items[at + k] = fresh[f0 + k].item
+
+
+@njit(cache=True, nogil=True)
+def joined(items: U64, lengths: I64, out: U64) -> None:
+    """out = the first lengths[i] of each row of items (n, length), row after row; out (Σ lengths,)."""
+    at = 0
+    for i in range(len(lengths)):
+        for k in range(lengths[i]):
+            out[at] = items[i, k]
+            at += 1
+
+
+@njit(cache=True, nogil=True)
+def laid_out(numbers: I64, alive: Bool, lengths: I64, out: I64) -> None:
+    """The way back: out (n, length) has the next lengths[i] of `numbers` in row i, -1 where not alive and behind them.
+
+    numbers (Σ lengths,), below len(alive).
+    """
+    at = 0
+    for i in range(len(lengths)):
+        for k in range(out.shape[1]):
+            if k < lengths[i]:
+                out[i, k] = numbers[at] if alive[numbers[at]] else -1
+                at += 1
+            else:
+                out[i, k] = -1

@@ -17,8 +17,8 @@ from embedding_store.transitions import Boosts, StoredTransitions
 from ingest.columns import Events
 from native.features import REQUEST
 from native.grouping import grouped, in_order
-from native.histories import ever_known, known_before, newest_known, seen_before
-from native.key_index import KeyIndex, unique_keys
+from native.histories import ever_known, joined, known_before, laid_out, newest_known, seen_before
+from native.key_index import Numbered, numbered
 from trainer.features import ExampleFeatures, FeatureReader, Recorded
 from trainer.replay import ReplayBuffer
 from trainer.row_reader import RowReader
@@ -142,7 +142,8 @@ class ExampleReader:
         """
         rows: RowReader = self._store if again else self._rows
         replayed = self._replay.draw(self._replays_per_event * len(events))
-        users, numbers = unique_keys(np.concatenate([events.user_key, replayed.user]))
+        named = numbered(np.concatenate([events.user_key, replayed.user]))
+        users, numbers = named.keys, named.numbers
         own: Rows | None = None
         if self._model.user_id_vector:
             histories, own = rows.histories_and_rows("history", "user", users, with_state=self._with_state)
@@ -151,7 +152,7 @@ class ExampleReader:
         is_positive = events.label > 0
         fresh = _by_user(
             len(users),
-            np.concatenate([_numbers(users, pending_users), numbers[: len(events)][is_positive]]),
+            np.concatenate([named.find(pending_users), numbers[: len(events)][is_positive]]),
             np.concatenate([pending, positives(events)]),
         )
         past = self._past(events, histories, fresh, numbers[: len(events)])
@@ -160,8 +161,10 @@ class ExampleReader:
         joined_recent = np.concatenate([past.recent, replayed.recent])
         lengths = np.concatenate([past.lengths, replayed.lengths])
         targets = np.concatenate([events.item_key, replayed.item])
-        present = np.arange(joined_recent.shape[1]) < lengths[:, None]
-        item_keys, item_numbers = unique_keys(np.concatenate([targets, joined_recent[present]]))
+        past_items = np.empty(lengths.sum(), np.uint64)
+        joined(joined_recent, lengths, past_items)
+        index = numbered(np.concatenate([targets, past_items]))
+        item_keys, item_numbers = index.keys, index.numbers
         items = rows.lookup("item", item_keys, with_ids=False, with_state=self._with_state)
         # A history may name an item that was evicted or forgotten; one whose first events are in our hands is not
         # missing.
@@ -172,12 +175,9 @@ class ExampleReader:
         known_users = histories.found | (np.diff(fresh[0]) > 0)
         is_column = np.ones(len(targets), bool)
         is_column[len(events) :] = alive[item_numbers[len(events) : len(targets)]] & known_users[numbers[len(events) :]]
-        recent = np.full(joined_recent.shape, -1, np.int64)
-        history_numbers = item_numbers[len(targets) :]
-        recent[present] = np.where(alive[history_numbers], history_numbers, -1)
+        recent = np.empty(joined_recent.shape, np.int64)
+        laid_out(item_numbers[len(targets) :], alive, lengths, recent)
 
-        index = KeyIndex(max(16, len(item_keys)))
-        index.add(item_keys)
         learned = is_positive | self._labels
         is_row = np.concatenate([learned, is_column[len(events) :]])
         features: ExampleFeatures | None = None
@@ -237,7 +237,7 @@ class ExampleReader:
         return Past(recent, lengths, ever, user, lists, stored_known, fresh_known, after)
 
 
-def _numbered(after: Boosts, index: KeyIndex) -> After:
+def _numbered(after: Boosts, index: Numbered) -> After:
     numbers = index.find(after.keys)
     here = numbers >= 0
     bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(here)])[after.offsets]
@@ -257,15 +257,6 @@ def _seen(lists: Lists, user: I64, stored_known: I64, fresh_known: I64) -> tuple
     seen = np.empty(offsets[-1], np.uint64)
     seen_before(*lists, user, stored_known, fresh_known, offsets, seen)
     return offsets, seen
-
-
-def _numbers(users: U64, keys: U64) -> I64:
-    """(m,) number of each key among `users` (v,), which are different; -1: none of them."""
-    if not len(keys):
-        return np.zeros(0, np.int64)
-    index = KeyIndex(max(16, len(users)))
-    index.add(users)  # numbered by first appearance, as `users` is
-    return index.find(keys)
 
 
 def _by_user(users: int, number: I64, entries: Entries) -> tuple[I64, Entries]:

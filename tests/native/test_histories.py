@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from embedding_store.contract import ENTRY
-from native.histories import known_before, newest_known, seen_before
+from native.histories import joined, known_before, laid_out, newest_known, seen_before
 
 USERS = 6
 
@@ -85,3 +85,21 @@ def test_nobody_and_nothing():
     one, zero = np.array([2]), np.zeros(1, np.int64)
     got = run((offsets, none), (offsets.copy(), none.copy()), one, zero, np.zeros(1, np.uint32), zero.copy(), 3)
     assert (got[1].tolist(), len(got[3])) == ([0], 0)
+
+
+@pytest.mark.parametrize(("n", "length"), [(0, 3), (1, 1), (30, 7)])
+def test_items_are_joined_and_their_numbers_laid_out_again(n, length):
+    rng = np.random.default_rng(n)
+    items, lengths = rng.integers(0, 2**63, (n, length)).astype(np.uint64), rng.integers(0, length + 1, n)
+    there = np.arange(length) < lengths[:, None]
+    for array in (items, lengths):
+        array.flags.writeable = False
+    found = np.empty(lengths.sum(), np.uint64)
+    joined(items, lengths, found)
+    np.testing.assert_array_equal(found, items[there])
+
+    numbers, alive = rng.integers(0, 9, len(found)), rng.random(9) < 0.7
+    out, want = np.full((n, length), 7), np.full((n, length), -1)
+    laid_out(numbers, alive, lengths, out)
+    want[there] = np.where(alive[numbers], numbers, -1)
+    np.testing.assert_array_equal(out, want)
