@@ -232,7 +232,8 @@ class Learner:
             found = self._step(pooled, items[target], prior, popularity, bias, mask, weight)
             if learned is not None and self._model.learned_gates:
                 d_transition = worth_gradients(self._model, self._dense.values, examples, order, fresh & is_row, pooled,
-                                               items[target], mask, popularity, bias, weight)  # fmt: skip
+                                               items[target], mask, popularity, bias, weight,
+                                               columns.log_popularity)  # fmt: skip
 
         add_rows(found.items, np.where(live, target, -1), at.item_gradients)
         pool_gradients(found.users, recent, shares, opened.scales, bucket, at.item_gradients)
