@@ -25,7 +25,7 @@ import typer
 from rich.console import Console
 
 from embedding_store.errors import SpecError, StoreMisconfigured
-from infra import model_command
+from infra import capacity_command, model_command
 from infra.config import TowlineConfig, load
 from infra.errors import InfraError, NotRunning, PortInUse
 from infra.local.ports import is_free
@@ -45,6 +45,7 @@ app = typer.Typer(
     help="Streaming online learning for recommendation: events in, fresh embeddings and recommendations out.",
 )
 app.add_typer(model_command.app, name="model")
+app.command("plan")(capacity_command.show)
 Config = Annotated[
     Path | None, typer.Option("--config", "-c", metavar="FILE", help="configuration file \\[default: ./towline.toml]")
 ]

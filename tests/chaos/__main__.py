@@ -27,6 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--eviction", choices=("on", "off"), default="off")
     parser.add_argument("--backend", choices=("stock", "module"), default="module")
     parser.add_argument("--model", choices=("linear", "towers"), default="linear")
+    parser.add_argument("--features", choices=("on", "off"), default="on", help="of items, users and requests")
     parser.add_argument("--rate", type=float, default=250.0, help="events per second")
     parser.add_argument("--folder", type=Path, help="kept in any case; default: a temporary one")
     given = parser.parse_args(arguments)
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         eviction=given.eviction == "on",
         backend=given.backend,
         model=given.model,
+        features=given.features == "on",
         events_per_s=given.rate,
     )
     verdict, last_line = run(plan)

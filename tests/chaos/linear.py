@@ -67,7 +67,10 @@ def replace_learner() -> None:
             users = np.zeros((len(examples.user_keys), DIM), np.float32)
             np.subtract.at(items, item, effect(examples.user_keys[user], weight))
             np.subtract.at(users, user, effect(examples.item_keys[item], weight))
-            return Step(examples.item_keys, items, examples.user_keys, users, 0.0, examples.fresh, finite=True)
+            return Step(
+                examples.item_keys, items, examples.user_keys, users, 0.0, examples.fresh, finite=True,
+                feature_gradients=np.zeros((0, DIM), np.float32),
+            )  # fmt: skip
 
     trainer.worker.Learner = LinearLearner  # type: ignore[attr-defined, assignment]
 

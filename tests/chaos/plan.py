@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from infra.config import TowlineConfig
 from tests.chaos.linear import DIM, PARTITIONS
+from tests.chaos.topic_log import FEATURES
 
 Backend = Literal["stock", "module"]
 Model = Literal["linear", "towers"]
@@ -25,6 +26,7 @@ class Plan:
     eviction: bool = False
     backend: Backend = "module"
     model: Model = "linear"
+    features: bool = False
     trainers: int = 3
     users: int = 400
     items: int = 300
@@ -46,6 +48,12 @@ class Plan:
             model |= {"learned_gates": False, "regularization": {"kind": "none"}}
             trainer |= {"replay": 0, "passes": 1, "update_events": 0, "row_penalty": 0.0, "evaluate_share": 0.0}
             trainer |= {"guard": "off"}  # its losses are not those of a model
+        if self.features:
+            model["features"] = [
+                {"name": FEATURES["item"], "of": "item", "kind": "categories"},
+                {"name": FEATURES["user"], "of": "user", "kind": "category"},
+                {"name": "device", "of": "request", "kind": "category"},
+            ]
         if self.eviction:
             model |= self._limits()
         document = {

@@ -92,6 +92,7 @@ def summary(
         "recovery_p50_s": quantile(took, 0.5),
         "recovery_longest_s": quantile(took, 1.0),
         "weights_equal": verdict.right("weights") if plan.model == "linear" else None,
+        "records_equal": verdict.right("records") if plan.features else None,
         "offsets_equal": verdict.right("offsets"),
         "clocks_equal": verdict.right("clocks"),
         "rows_evicted_or_expired": verdict.removed,
@@ -105,6 +106,7 @@ def summary(
         "eviction": plan.eviction,
         "backend": plan.backend,
         "model": plan.model,
+        "features": plan.features,
         "machine": facts(),
     }
 

@@ -34,7 +34,8 @@ class Run:
     def __init__(self, plan: Plan, cluster: Cluster, view: View) -> None:
         self._plan, self._cluster, self._view = plan, cluster, view
         kafka, redis, model = cluster.config.kafka, cluster.config.redis, cluster.config.model
-        self._producer = Producer(kafka, Stream(plan.seed, plan.users, plan.items), plan.events_per_s)
+        stream = Stream(plan.seed, plan.users, plan.items, features=plan.features)
+        self._producer = Producer(kafka, stream, plan.events_per_s)
         direct = redis.model_copy(update={"timeout_s": 1.0})
         self._watch = Watch(direct, tuple(model.tables()), cluster.topic_id, self._producer)
         self._injector = Injector(cluster, self._watch, plan.folder / "faults.jsonl")

@@ -26,6 +26,10 @@ _APART_MS = 4
 _OUT_OF_ORDER_MS = 2_000
 _ZIPF = 1.1
 _UNUSABLE = 0.004
+_PROFILES = 0.03
+_DESCRIBED = 0.4
+_GENRES = ("drama", "crime", "satire", 7, "café", "war", "film noir")
+_PLANS = ("free", "gold", "silver", 2)
 _MAX_AHEAD = 20_000
 _FLUSH_S = 60.0
 
@@ -40,10 +44,10 @@ class Produced(NamedTuple):
 
 
 class Stream:
-    """Records 0, 1, 2, … of a seed. Pure but for its position."""
+    """Records 0, 1, 2, … of a seed. Pure but for its position. features: events bring some, and profiles come too."""
 
-    def __init__(self, seed: int, users: int, items: int) -> None:
-        self._draw = random.Random(seed)
+    def __init__(self, seed: int, users: int, items: int, *, features: bool = False) -> None:
+        self._draw, self._features = random.Random(seed), features
         self._users, self._items = _ids("u", users), _ids("i", items)
         self._user_weights, self._item_weights = _zipf(users), _zipf(items)
         self._events = 0
@@ -55,21 +59,42 @@ class Stream:
         key, partition = canonical(user), partition_of(user)
         if draw.random() < _UNUSABLE:
             return Produced(key, partition, b"not an event", 0)
+        if self._features and draw.random() < _PROFILES:
+            return Produced(key, partition, self._profile(user), 0)
         lines = [self._event(user) for _ in range(draw.choice((1, 1, 1, 1, 1, 1, 2, 4)))]
         return Produced(key, partition, b"\n".join(lines), len(lines))
 
     def _event(self, user: str | int) -> bytes:
         draw, self._events = self._draw, self._events + 1
         (item,) = draw.choices(self._items, cum_weights=self._item_weights)
-        late = draw.randrange(_OUT_OF_ORDER_MS)
         event = {
             "user_id": user,
             "item_id": item,
             "label": int(draw.random() < 0.8),
             "weight": draw.randint(1, 32) / 8,
-            "timestamp": _FIRST_EVENT_MS + self._events * _APART_MS - late,
+            "timestamp": self._time_ms(),
         }
-        return json.dumps(event).encode()
+        if self._features and draw.random() < _DESCRIBED:
+            described = {"genre": self._genres(), "plan": draw.choice(_PLANS), "device": draw.choice(("phone", "tv"))}
+            event["features"] = {name: described[name] for name in draw.sample(sorted(described), draw.randint(0, 3))}
+        return json.dumps(event, ensure_ascii=draw.random() < 0.5).encode()
+
+    def _profile(self, user: str | int) -> bytes:
+        """Of a user, or of an item, whose events are of all partitions; now and then of nothing."""
+        draw = self._draw
+        says = draw.random() < 0.9
+        if draw.random() < 0.3:
+            told: dict[str, Any] = {"user_id": user, "features": {"plan": draw.choice(_PLANS) if says else None}}
+        else:
+            (item,) = draw.choices(self._items, cum_weights=self._item_weights)
+            told = {"item_id": item, "features": {"genre": self._genres() if says else []}}
+        return json.dumps(told | {"timestamp": self._time_ms()}).encode()
+
+    def _genres(self) -> list[str | int]:
+        return self._draw.sample(_GENRES, self._draw.randint(1, 3))
+
+    def _time_ms(self) -> int:
+        return _FIRST_EVENT_MS + self._events * _APART_MS - self._draw.randrange(_OUT_OF_ORDER_MS)
 
 
 def partition_of(user: str | int) -> int:

@@ -43,4 +43,5 @@ def test_faults_lose_and_double_nothing(tmp_path: Path, faults: int, backend: st
     assert (result["lost"], result["duplicated"]) == (0, 0)
     assert result["sequences_equal"]
     assert result["weights_equal"]
+    assert result["records_equal"]
     assert (result["rows_evicted_or_expired"] > 0) == (eviction == "on")

@@ -12,7 +12,7 @@ from native.identity import canonical, key_and_check
 from tests.chaos.linear import PARTITIONS, effect
 from tests.chaos.plan import Plan
 from tests.chaos.report import quantile
-from tests.chaos.topic_log import EVENT, TopicLog
+from tests.chaos.topic_log import EVENT, Told, TopicLog
 from tests.chaos.verifier import Verifier, compare_with_single
 from tests.flushes import flush_of
 
@@ -137,6 +137,45 @@ def test_a_wrong_history_an_unfinished_shard_and_a_missing_row_are_found(tmp_pat
     assert verdict.numbers["rows"] == 2, "no row and no history of user 9"
     assert not verdict.right("offsets")
     assert not verdict.right("clocks")
+
+
+def recorded(tmp_path, *, stored: list[int], eviction: bool = False):
+    """What is found wrong where a user was told of three times, the second time the latest, and some were stored."""
+    config = Plan(tmp_path, features=True, eviction=eviction).config("broker", "redis://nowhere", "0")
+    model, user = config.model.model_copy(update={"user_ttl_s": 0.0, "item_admit_after": 0, "item_ttl_s": 0.0}), 6
+    told = [Told((1_700_000_000_000 + late, 0, place << 16), b"plan %d " % place * 2)
+            for place, late in enumerate((5, 9, 7))]  # fmt: skip
+    ends = {0: 3} | dict.fromkeys(range(1, PARTITIONS), 0)
+    ids = {user: canonical(user)}
+    nothing = np.zeros(0, EVENT)
+    log = TopicLog(nothing, frozenset(), {}, {}, ends, ids, {"user": {user: told}, "item": {}})
+    store = MemoryStore()
+    for spec in model.tables().values():
+        store.create(spec)
+        for partition in ends:
+            for shard in range(spec.shards):
+                store.seek(spec.name, shard, Source(TOPIC, partition), None, 0, "first start")
+        values = [(0, told[i].order[0], told[i].order[2], told[i].order[1], told[i].value) for i in stored]
+        of_user = spec.name == "user_features" and stored
+        flush = flush_of(
+            [user] if of_user else [], 0, 3, source=Source(TOPIC, 0), events=0, counts=[0] if of_user else [],
+            values=values if of_user else None, identities=[(key_and_check(ids[user])[1], ids[user])] * bool(of_user),
+        )  # fmt: skip
+        assert {reply.outcome for reply in store.apply(spec.name, flush)} == {"applied"}
+    return Verifier(store, model, log, TOPIC, linear=True, eviction=eviction).verify()
+
+
+def test_the_newest_word_of_an_id_must_be_stored(tmp_path):
+    assert recorded(tmp_path, stored=[0, 1, 2]).clean
+    assert recorded(tmp_path, stored=[1]).clean
+    for lost in ([0, 2], []):
+        assert dict(recorded(tmp_path, stored=lost).numbers) == {"records": 1}
+
+
+def test_an_evicted_record_is_the_newest_word_since(tmp_path):
+    assert recorded(tmp_path, stored=[2], eviction=True).clean
+    assert recorded(tmp_path, stored=[], eviction=True).clean
+    assert dict(recorded(tmp_path, stored=[0], eviction=True).numbers) == {"records": 1}
 
 
 def test_a_store_is_compared_with_that_of_a_single_worker_bit_by_bit(tmp_path):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +14,7 @@ from kafka import KafkaConsumer, TopicPartition
 
 from ingest.kafka_client import client_options
 from ingest.settings import KafkaSettings
-from native.identity import canonical, key_and_check
+from native.identity import canonical, fnv1a_32, key_and_check
 from tests.chaos.stream import NUMBER, Acknowledged, Produced
 from tests.chaos.waiting import until
 
@@ -32,6 +33,17 @@ EVENT = np.dtype(
 """A usable event. place = record offset · 2^16 + line."""
 
 
+FEATURES = {"item": "genre", "user": "plan"}
+"""What events and profiles tell of ids of a side. The names are those of `Plan.config`."""
+
+
+class Told(NamedTuple):
+    """What a record table has to hold of an id, unless something newer was told."""
+
+    order: tuple[int, int, int]  # time, partition, place
+    value: bytes
+
+
 @dataclass(frozen=True)
 class TopicLog:
     """Usable events by (partition, place); `ends`: offset behind the last record of each partition."""
@@ -42,6 +54,7 @@ class TopicLog:
     values: Mapping[Acknowledged, bytes]
     ends: Mapping[int, int]
     ids: Mapping[int, bytes]  # key → id
+    told: Mapping[str, Mapping[int, list[Told]]] = field(default_factory=dict)  # side → key → as the log has it
 
     def against(self, sent: list[Produced], acknowledged: Mapping[int, Acknowledged]) -> list[str]:
         """Where the log is not what the producer was told: a fault of broker or producer, not of the trainers."""
@@ -62,6 +75,7 @@ def read_log(settings: KafkaSettings) -> TopicLog:
     """The whole topic."""
     columns, unusable, records, values, ids = [], set(), {}, {}, {}
     ends: dict[int, int] = {}
+    told: dict[str, dict[int, list[Told]]] = {"item": {}, "user": {}}
     for record in _records(settings, settings.topic, ends):
         place = Acknowledged(record.partition, record.offset)
         records[place] = int(dict(record.headers)[NUMBER])
@@ -72,15 +86,30 @@ def read_log(settings: KafkaSettings) -> TopicLog:
             except ValueError:
                 unusable.add(place)
                 continue
-            keys = []
-            for side in ("user_id", "item_id"):
-                identity = canonical(event[side])
-                keys.append(key_and_check(identity)[0])
-                ids[keys[-1]] = identity
             at = (record.partition, (record.offset << 16) + line, event["timestamp"])
-            columns.append((*at, *keys, event["label"], event["weight"]))
+            keys = {}
+            for side in ("user", "item"):
+                if f"{side}_id" not in event:
+                    continue
+                identity = canonical(event[f"{side}_id"])
+                keys[side] = key = key_and_check(identity)[0]
+                ids[key] = identity
+                value = _stored(FEATURES[side], event.get("features", {}))
+                if value or "label" not in event:  # a profile may also take away what was said
+                    told[side].setdefault(key, []).append(Told((at[2], at[0], at[1]), value))
+            if "label" in event:
+                columns.append((*at, keys["user"], keys["item"], event["label"], event["weight"]))
     events = np.sort(np.array(columns, EVENT), order=("partition", "place"))
-    return TopicLog(events, frozenset(unusable), records, values, ends, ids)
+    return TopicLog(events, frozenset(unusable), records, values, ends, ids, told)
+
+
+def _stored(name: str, features: Mapping[str, Any]) -> bytes:
+    """The record of one feature's values: key of each value's row, then FNV-1a of the feature's name."""
+    given = features.get(name)
+    values = given if isinstance(given, list) else [] if given is None else [given]
+    return b"".join(
+        struct.pack("<QI", key_and_check(f"{name}={value}".encode())[0], fnv1a_32(name.encode())) for value in values
+    )
 
 
 def read_dead_letters(settings: KafkaSettings) -> frozenset[Acknowledged]:

@@ -5,8 +5,12 @@ last ones of each partition, as partitions are applied in order: of a user, whos
 last `count`; of an item in the linear model the row itself tells how many of each partition it has learned, up to
 `item_admit_after` - 1 fewer than it has counted. So what must be in a row is known exactly here too.
 
-Of the table of transitions offsets, clocks and limits are checked, not rows: what came next after an item is read from
-a history as it is when the event is learned, and that of an event learned again may know later ones.
+Of each id's features the newest word is kept, by event time: where its record may be evicted, the newest since it was
+last made.
+
+Of the table of transitions and of the features' rows offsets, clocks and limits are checked, not rows: what came next
+after an item is read from a history as it is when the event is learned, and that of an event learned again may know
+later ones.
 """
 
 from __future__ import annotations
@@ -21,11 +25,14 @@ from embedding_store.contract import ENTRY, F32, EmbeddingStore, Source
 from embedding_store.model import ModelSettings
 from embedding_store.transitions import TABLE as TRANSITIONS
 from tests.chaos.linear import PARTITIONS, effect
-from tests.chaos.topic_log import TopicLog
+from tests.chaos.topic_log import Told, TopicLog
 from tests.chaos.verdict import Verdict
 
 Events = npt.NDArray[np.void]
 _SIDES = {"item": "item", "user": "user", "history": "user"}
+_RECORDS = {"item_features": "item", "user_features": "user"}
+UNCHECKED = (TRANSITIONS, "feature")
+"""Tables whose rows do not follow from the log."""
 _VANISHING = 1e-20
 """Initial values of the linear model are below, effects far above."""
 
@@ -47,7 +54,10 @@ class Verifier:
         by_key = {side: _by_key(self.log.events, side) for side in ("item", "user")}
         for table in self.model.tables():
             self._check_shards(verdict, table)
-            if table == TRANSITIONS:
+            if table in UNCHECKED:
+                continue
+            if table in _RECORDS:
+                self._check_records(verdict, table, self.log.told[_RECORDS[table]])
                 continue
             side = _SIDES[table]
             stored = set(self.store.changes(table, None).keys.tolist())
@@ -133,6 +143,27 @@ class Verifier:
                     verdict.lost += len(due - there)
                     verdict.duplicated += len(there - due)
 
+    def _check_records(self, verdict: Verdict, table: str, told: Mapping[int, list[Told]]) -> None:
+        stored = set(self.store.changes(table, None).keys.tolist())
+        evicts = self.model.tables()[table].max_rows is not None
+        for key in stored - told.keys():
+            verdict.wrong("records", f"{table} {self._named(key)} is stored, and nobody told of it")
+        for key in () if evicts else told.keys() - stored:
+            verdict.wrong("records", f"{table} {self._named(key)} was told of, and is not stored")
+        keys = np.array(sorted(stored & told.keys()), np.uint64)
+        values = self.store.values(table, keys)
+        for i, key in enumerate(keys.tolist()):
+            order = values.orders[i]
+            place = (int(order["time_ms"]), int(order["partition"]), int(order["place"]))
+            found = Told(place, values.values.at(i))
+            # as applied: all of a partition in order, and where it matters, with eviction, a user's are of one
+            own = sorted(told[key], key=lambda t: t.order[1:])
+            possible = {max(own[start:]) for start in (range(len(own)) if evicts else (0,))}
+            if found not in possible:
+                verdict.wrong("records", f"{table} {self._named(key)} is {found}, and should be one of {possible}")
+            if values.ids.at(i) != self.log.ids[key]:
+                verdict.wrong("ids", f"{table} {self._named(key)} has id {values.ids.at(i)!r}")
+
     def _compare_vectors(self, verdict: Verdict, name: str, expected: F32, stored: F32) -> None:
         settled = np.where(np.abs(stored) < _VANISHING, np.float32(0.0), stored)
         if settled.tobytes() != expected.tobytes():
@@ -154,9 +185,15 @@ def sequence(events: Events, length: int) -> npt.NDArray[np.void]:
 def compare_with_single(store: EmbeddingStore, single: EmbeddingStore, model: ModelSettings, verdict: Verdict) -> None:
     """Counts, vectors and histories of a store against those that a single worker left in its own, bit for bit."""
     for table in model.tables():
-        if table == TRANSITIONS:  # see above
+        if table in UNCHECKED:
             continue
         keys = np.sort(single.changes(table, None).keys)
+        if table in _RECORDS:
+            record, other = store.values(table, keys), single.values(table, keys)
+            same = record.values.tolist() == other.values.tolist()
+            if not same or record.orders.tobytes() != other.orders.tobytes():
+                verdict.wrong("single", f"{table} differs from what a single worker leaves")
+            continue
         if table == "history":
             ours, theirs = store.histories(table, keys), single.histories(table, keys)
             same = ours.entries.tobytes() == theirs.entries.tobytes()
@@ -177,4 +214,4 @@ def _by_key(events: Events, side: str) -> dict[int, Events]:
     order = np.argsort(events[side], kind="stable")
     ordered = events[order]
     keys, starts = np.unique(ordered[side], return_index=True)
-    return dict(zip(keys.tolist(), np.split(ordered, starts[1:]), strict=True))
+    return dict(zip(keys.tolist(), np.split(ordered, starts[1:]) if len(keys) else (), strict=True))
