@@ -39,7 +39,7 @@ class LearningSettings(BaseModel):
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     # The defaults of the settings themselves with longer histories and transitions, and a micro-batch for each update.
-    "quality": {"model": {"history_length": 50, "successors": 64}, "ingest": {"batch_events": 64}},
+    "quality": {"model": {"history_length": 50, "successors": 128}, "ingest": {"batch_events": 64}},
     # Half as wide, two passes with half as many replays.
     "balanced": {
         "model": {"dim": 64},

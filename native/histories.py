@@ -85,11 +85,12 @@ def newest_known(
     fresh_known: I64,
     items: U64,
     lengths: I64,
+    times_ms: I64,
 ) -> None:
     """The newest known items of each event, newest first: merges the ends of the two lists.
 
     An entry in both lists counts once: where a history shard is ahead, what is replayed is stored already. Fills items
-    (n, length) u64 and lengths (n,) with how many each row has.
+    (n, length) u64, lengths (n,) with how many each row has, and times_ms (n, r), r ≤ length, of the first ones.
     """
     for i in range(len(user)):
         u = user[i]
@@ -107,9 +108,13 @@ def newest_known(
             if take_stored:
                 s -= 1
                 items[i, k] = stored[s].item
+                if k < times_ms.shape[1]:
+                    times_ms[i, k] = stored[s].time_ms
             else:
                 f -= 1
                 items[i, k] = fresh[f].item
+                if k < times_ms.shape[1]:
+                    times_ms[i, k] = fresh[f].time_ms
             k += 1
         lengths[i] = k
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from embedding_store.contract import ENTRY, F32, I64, U64, Bool, EmbeddingStore, Histories, Rows
 from embedding_store.model import ModelSettings
-from embedding_store.transitions import Boosts, StoredTransitions
+from embedding_store.transitions import REACH, Followers, StoredTransitions, near_weights
 from ingest.columns import Events
 from native.features import REQUEST
 from native.grouping import grouped, in_order
@@ -40,7 +40,8 @@ class Past:
     lists: Lists
     stored_known: I64  # (n,) how many of its user's stored entries an event knows
     fresh_known: I64  # (n,) likewise of the fresh ones
-    after: Boosts | None = None  # transitions from the newest item; None: the model keeps none
+    near: F32  # (n, min(history_length, REACH)) what the newest items weigh as what an event comes after
+    after: Followers | None = None  # transitions from the newest items; None: the model keeps none
 
     def seen(self, rows: I64) -> tuple[I64, U64]:
         """(offsets (m + 1,), items that the users of m of the events have, one after another, repeats allowed)."""
@@ -70,7 +71,7 @@ class Examples:
     positive_weight: float  # of the fresh events
     features: ExampleFeatures | None = None  # None: the model has none
 
-    after: After | None = None  # transitions from the newest item of each fresh event; None: the model keeps none
+    after: After | None = None  # transitions from the newest items of each fresh event; None: the model keeps none
 
     @property
     def vectors(self) -> F32:
@@ -80,11 +81,12 @@ class Examples:
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """What came next, and `evidence` of it: items[bounds[i]:bounds[i + 1]] after the newest item of fresh event i."""
+    """What came after the newest items of fresh event i: items[bounds[i]:bounds[i + 1]], see `Followers`."""
 
     bounds: I64  # (fresh + 1,)
     items: I64  # numbers of those that occur here
-    values: F32
+    direct: F32
+    near: F32
 
 
 def positives(events: Events) -> Entries:
@@ -230,18 +232,20 @@ class ExampleReader:
         lists = (histories.offsets, histories.entries, *fresh)
         known_before(*lists, user, events.time_ms, events.partition, events.place, stored_known, fresh_known)
         recent, lengths = np.zeros((n, self._model.history_length), np.uint64), np.zeros(n, np.int64)
-        newest_known(*lists, user, stored_known, fresh_known, recent, lengths)
+        times = np.zeros((n, min(REACH, self._model.history_length)), np.int64)
+        newest_known(*lists, user, stored_known, fresh_known, recent, lengths, times)
         ever = np.empty(n, np.int64)
         ever_known(*lists, user, stored_known, fresh_known, ever)
-        after = self._transitions.after(recent[:, 0], lengths) if self._model.successors else None
-        return Past(recent, lengths, ever, user, lists, stored_known, fresh_known, after)
+        near = near_weights(recent, lengths, times)
+        after = self._transitions.after(recent, near) if self._model.successors else None
+        return Past(recent, lengths, ever, user, lists, stored_known, fresh_known, near, after)
 
 
-def _numbered(after: Boosts, index: Numbered) -> After:
+def _numbered(after: Followers, index: Numbered) -> After:
     numbers = index.find(after.keys)
     here = numbers >= 0
     bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(here)])[after.offsets]
-    return After(bounds, numbers[here], after.values[here])
+    return After(bounds, numbers[here], after.direct[here], after.near[here])
 
 
 def _everything(lists: Lists) -> tuple[I64, U64]:

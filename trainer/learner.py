@@ -218,7 +218,8 @@ class Learner:
             found = self._step(pooled, named, prior, popularity, taken.bias, mask, weight)
             if learned is not None and self._model.learned_gates:
                 d_transition = worth_gradients(self._model, self._dense.values, examples, order, taken.is_fresh_row,
-                                               pooled, named, mask, popularity, taken.bias, weight)  # fmt: skip
+                                               pooled, named, mask, popularity, taken.bias, weight,
+                                               columns.log_popularity)  # fmt: skip
 
         add_rows(found.items, taken.target_row, at.item_gradients)
         pool_gradients(found.users, recent, shares, opened.scales, bucket, at.item_gradients)
