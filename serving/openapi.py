@@ -144,7 +144,9 @@ def _paths(features: dict[str, Any]) -> dict[str, Any]:
                 "Should traffic come here",
                 json_of("Readiness"),
                 ("503",),
-                description="503 has `reasons`: loading, store_down, lag, draining.",
+                description="503 has `reasons`: loading, store_down, lag, draining. `degraded` has store_down while the "
+                "mirror is young enough, and model_refused while a newer model is published than this service can "
+                "read or serve: the log says why.",
                 open_to_all=True,
             )
         },
