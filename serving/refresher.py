@@ -139,7 +139,7 @@ class Refresher(threading.Thread):
             if kept is None:
                 raise
             if self._refused != document:
-                log.error("%s; the model before it is served on", refused)
+                log.error("%s; the model before it is served on", refused)  # noqa: TRY400 - no defect of ours
             self._told_refused(document)
             return kept
         self._told_refused(None)
