@@ -20,8 +20,9 @@ from native.features import FeatureValues
 from native.pooling import pool_histories
 from native.scan import cosine_items, rank_of, ranks_of, score_items, top_k
 
-_FEW = 8
-"""Where less than one item in so many passes a filter, those are scored alone: rows cost more than codes do."""
+_FEW = 64
+"""Where less than one item in so many passes a filter, those are scored alone: a row that
+is fetched by itself costs as much as codes of dozens."""
 _TOGETHER = 64
 """Users scored by one product: scores of so many stay in the cache for most catalogues."""
 _EVERY, _ALONE = -1, -2
@@ -186,7 +187,7 @@ class Ranker:
                 return self._best(scores, k, slots)
             scores = self._scores(vector, exclude, prior, boost)
             if mask is not None:
-                scores[~mask] = -np.inf
+                scores = np.where(mask, scores, np.float32(-np.inf))
             return self._best(scores, k)
 
     def similar(
@@ -211,7 +212,7 @@ class Ranker:
                 out = self._mirror.slots(exclude)
                 scores[out[out >= 0]] = -np.inf
             if mask is not None:
-                scores[~mask] = -np.inf
+                scores = np.where(mask, scores, np.float32(-np.inf))
             return self._best(scores, k, slots)
 
     def score(self, vector: F32 | None, keys: U64, *, prior: float | None = None, boost: Boosts | None = None) -> F32:
