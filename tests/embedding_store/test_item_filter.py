@@ -114,6 +114,8 @@ def test_masks_are_in_step_with_a_stream_and_bounded() -> None:
     worker.run(look)
     look()
     assert looks > 10
+    mirror._cursors["item"] = None  # a scan: slots are given out anew
+    look()
     told = newest(logs, "item")
     for wanted in filters:
         assert wanted is not None
