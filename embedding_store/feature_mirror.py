@@ -9,10 +9,12 @@ import numpy as np
 from embedding_store.contract import F32, I64, U64, Bool, Changes, Cursor, EmbeddingStore, Values
 from embedding_store.decay import clocks_of, decays, missed
 from embedding_store.errors import StoreMisconfigured
+from embedding_store.item_filter import ItemFilter
 from embedding_store.model import ModelSettings
 from native.decay import shrink
 from native.features import ITEM, USER, FeatureSchema, FeatureValues, add_bags, concatenate
 from native.key_index import KeyIndex
+from native.passing import passing
 
 
 def read_values(store: EmbeddingStore, schema: FeatureSchema, table: str, keys: U64) -> FeatureValues:
@@ -175,6 +177,19 @@ class FeatureMirror:
         """(1,) values of an item."""
         offsets, at = self._places(np.array([key], np.uint64))
         return FeatureValues(offsets, self._values.number[at], self._values.key[at])
+
+    def passing(self, wanted: ItemFilter, keys: U64) -> Bool:
+        """(n,) whether items pass a filter, by what is known of them; False for an item nothing is known of."""
+        meets = np.zeros(self._rows.high_water, np.uint64)
+        for bit, any_of in enumerate(wanted.any_of):
+            rows = self._rows.find(np.array(any_of, np.uint64))
+            meets[rows[rows >= 0]] |= np.uint64(1 << bit)
+        slots = self._items.find(keys)
+        count = np.where(slots >= 0, self._count[slots], 0) if len(self._count) else np.zeros(len(keys), np.int64)
+        first = self._first[slots] if len(self._first) else count
+        out = np.empty(len(keys), np.bool_)
+        passing(first, count, self._value_rows, meets, np.uint64((1 << len(wanted.any_of)) - 1), out)
+        return out
 
     def _places(self, keys: U64) -> tuple[I64, I64]:
         slots = self._items.find(keys)

@@ -15,10 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from embedding_store import mirror_file
-from embedding_store.contract import F32, I64, U32, U64, Changes, Cursor, EmbeddingStore, Rows
+from embedding_store.contract import F32, I64, U32, U64, Bool, Changes, Cursor, EmbeddingStore, Rows
 from embedding_store.decay import clocks_of, decays, missed
 from embedding_store.errors import MirrorFileRefused
-from embedding_store.feature_mirror import FeatureMirror
+from embedding_store.feature_mirror import FeatureMirror, News
+from embedding_store.filter_masks import FilterMasks
+from embedding_store.item_filter import ItemFilter
 from embedding_store.mirror_delta import Delta
 from embedding_store.mirror_file import LOT, Header, Lot, MirrorFile, Standing
 from embedding_store.mirror_reads import MirrorReads
@@ -91,6 +93,7 @@ class ItemMirror(MirrorReads):
         self._store = store
         self.features = FeatureMirror(store, model) if model.features else None
         self._featured = self.features is not None and self.features.of_items
+        self._masks = FilterMasks(self.features) if self.features is not None else None
         self._tables = ("item", "dense") if model.has_dense else ("item",)
         self._parameters = DenseParameters(model)
         self._dense = self._parameters.initial()
@@ -111,6 +114,8 @@ class ItemMirror(MirrorReads):
 
     def _clear(self, capacity: int = 1024) -> None:
         self._scans += 1
+        if self._masks is not None:
+            self._masks.clear()
         self._index = KeyIndex(capacity)
         n = self._index.capacity
         self._vectors = np.zeros((n, self._dim), np.float32)
@@ -127,6 +132,10 @@ class ItemMirror(MirrorReads):
         self._named = np.zeros(n, bool)
         self._checks = np.zeros(n, np.uint32)
         self._note(Delta(everything=True))
+
+    def passing(self, wanted: ItemFilter) -> Bool:
+        """As `MirrorReads` says."""
+        return super().passing(wanted) if self._masks is None else self._masks.of(wanted, self._index)
 
     def _note(self, delta: Delta) -> None:
         if self._delta is not None:
@@ -176,6 +185,7 @@ class ItemMirror(MirrorReads):
             arrays += [] if self._delivered is self._vectors else [self._delivered]
             arrays += [] if self._outputs is self._vectors else [self._outputs]
             features = self.features.nbytes if self.features is not None else 0
+            features += self._masks.nbytes if self._masks is not None else 0
             return features + sum(array.nbytes for array in arrays)
 
     def save(self, path: Path, document: bytes, generation: int, as_of_ms: int) -> int:
@@ -284,6 +294,7 @@ class ItemMirror(MirrorReads):
         if self.features is not None and news is not None:
             with self.lock:
                 self._stale |= self.features.take(news)
+                self._touch_values(news)
             moved |= self._stale and self._featured and not changes.rescan
         decayed = self._decayed(changes.clock) if moved and time.monotonic() >= self._decay_again_s else None
         scanned = self._scanned(changes) if changes.rescan else None
@@ -307,6 +318,14 @@ class ItemMirror(MirrorReads):
             self.event_time_ms, self.produced_ms = changes.event_time_ms, changes.produced_ms
             self.loaded = True
         return len(changes.keys) + len(changes.deleted)
+
+    def _touch_values(self, news: News) -> None:
+        if self._masks is None or news.items is None:
+            return
+        if news.items.rescan:
+            self._masks.clear()
+        self._masks.touch(news.items.deleted)
+        self._masks.touch(news.items.keys)
 
     def _refresh_towers(self) -> None:
         changes = self._store.changes("dense", self._cursors["dense"])
@@ -347,7 +366,7 @@ class ItemMirror(MirrorReads):
     def _scanned(self, changes: Changes) -> ItemMirror:
         """The whole table, made beside what is read."""
         other = copy.copy(self)
-        other.lock, other._delta = threading.RLock(), None
+        other.lock, other._delta, other._masks = threading.RLock(), None, None
         other._clear(len(changes.keys))
         other._take(changes, slice(0, len(changes.keys)))
         return other
@@ -356,6 +375,8 @@ class ItemMirror(MirrorReads):
         """Its slots in place of one's own."""
         for name in _OF_SLOTS:
             setattr(self, name, getattr(other, name))
+        if self._masks is not None:
+            self._masks.clear()  # they are of the slots there were
         self._note(Delta(everything=True))
 
     @staticmethod
@@ -419,12 +440,15 @@ class ItemMirror(MirrorReads):
 
     def _placed(self, keys: U64) -> I64:
         """Slots of `keys`, new ones given one."""
+        before = len(self._index)
         if self._delta is None:
             slots = self._index.add(keys)
         else:
             new = self._index.find(keys) < 0
             slots = self._index.add(keys)
             self._delta.add(Delta(moves=[(keys[new], slots[new])], rows=[slots]))
+        if self._masks is not None and len(self._index) > before:
+            self._masks.touch(keys)
         self._grow()
         return slots
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from embedding_store.contract import F32, I64, U64, Bool
 from embedding_store.feature_mirror import FeatureMirror
+from embedding_store.item_filter import ItemFilter
 from embedding_store.model import ModelSettings
 from embedding_store.towers import Gates, Layers, Towers
 from native.gather import gather
@@ -243,6 +244,13 @@ class MirrorReads(ABC):
     def coarse(self) -> tuple[I8, F32]:
         """(codes, scales) of the outputs of `columns`: `native.coarse`. Call under `lock`."""
         return self._codes, self._scales
+
+    def passing(self, wanted: ItemFilter) -> Bool:
+        """(high water,) whether the item of each slot passes a filter. Call under `lock`: a view.
+
+        Of a model that declares features of items alone.
+        """
+        raise NotImplementedError("this mirror has no features of items")
 
     def gains(self, positives: F32) -> F32:
         """(n,) what events (n,) on top of the clock add to popularity, each in logs and on the scale of `columns`."""

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from embedding_store.contract import F32, I64, U64, Bool, EmbeddingStore, Histories, Rows
 from embedding_store.feature_mirror import read_values
+from embedding_store.item_filter import ItemFilter
 from embedding_store.mirror_reads import MirrorReads
 from embedding_store.model import ModelSettings
 from embedding_store.towers import bucket_of, user_outputs
@@ -19,8 +20,13 @@ from native.features import FeatureValues
 from native.pooling import pool_histories
 from native.scan import cosine_items, rank_of, ranks_of, score_items, top_k
 
+_FEW = 64
+"""Where less than one item in so many passes a filter, those are scored alone: a row that
+is fetched by itself costs as much as codes of dozens."""
 _TOGETHER = 64
 """Users scored by one product: scores of so many stay in the cache for most catalogues."""
+_EVERY, _ALONE = -1, -2
+"""In place of the number of a mask: any item may be answered; those that pass are scored alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +171,7 @@ class Ranker:
         exclude: U64,
         k: int,
         only: U64 | None = None,
+        wanted: ItemFilter | None = None,
         prior: float | None = None,
         boost: Boosts | None = None,
     ) -> Ranked:
@@ -173,23 +180,28 @@ class Ranker:
         prior: the user's weight of log popularity; None: what the model begins with. boost: of the one user; where
         there is no vector it is left out.
 
-        exclude: keys left out; only: keys to choose from (unknown ones are ignored). Items that no
-        positive event has named are never recommended.
+        exclude: keys left out; only: keys to choose from (unknown ones are ignored); wanted: what items must pass.
+        Items that no positive event has named are never recommended.
         """
         with self._mirror.lock:
-            if only is not None:
-                slots = self._chosen(only, exclude)
+            slots, mask = self._chosen(only, exclude, wanted)
+            if slots is not None:
                 weight = self._model.popularity_weight if prior is None else prior
                 scores = self._mirror.scores(vector, weight, slots)
                 if vector is not None:
                     self._add(boost, scores, slots)
                 return self._best(scores, k, slots)
-            return self._best(self._scores(vector, exclude, prior, boost), k)
+            scores = self._scores(vector, exclude, prior, boost)
+            if mask is not None:
+                scores = np.where(mask, scores, np.float32(-np.inf))
+            return self._best(scores, k)
 
-    def similar(self, vectors: F32, *, exclude: U64, k: int, only: U64 | None = None) -> Ranked:
+    def similar(
+        self, vectors: F32, *, exclude: U64, k: int, only: U64 | None = None, wanted: ItemFilter | None = None
+    ) -> Ranked:
         """The k items nearest to given outputs (n, output_dim), by cosine to the sum of their directions. Exact.
 
-        exclude and only as in `recommend`; neither are items that no positive event has named, nor rows of zeros.
+        exclude, only and wanted as in `recommend`; no item without a positive event, no row of zeros.
         """
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         total = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0).sum(axis=0)
@@ -197,7 +209,7 @@ class Ranker:
         direction = np.ascontiguousarray(total / length if length > 0 else total, np.float32)
         with self._mirror.lock:
             outputs, popularity, _ = self._mirror.columns()
-            slots = None if only is None else self._chosen(only, exclude)
+            slots, mask = self._chosen(only, exclude, wanted)
             if slots is not None:
                 outputs, popularity = outputs[slots], popularity[slots]
             scores = np.empty(len(popularity), np.float32)
@@ -205,6 +217,8 @@ class Ranker:
             if slots is None:
                 out = self._mirror.slots(exclude)
                 scores[out[out >= 0]] = -np.inf
+            if mask is not None:
+                scores = np.where(mask, scores, np.float32(-np.inf))
             return self._best(scores, k, slots)
 
     def score(self, vector: F32 | None, keys: U64, *, prior: float | None = None, boost: Boosts | None = None) -> F32:
@@ -242,14 +256,17 @@ class Ranker:
         excludes: Sequence[U64],
         ks: Sequence[int],
         boosts: Sequence[Boosts | None] | None = None,
+        wanted: Sequence[ItemFilter | None] | None = None,
     ) -> list[Ranked]:
         """`recommend` of m user vectors (m, output_dim) in one pass over the items.
 
-        priors (m,) weights of log popularity, as `Users.prior`; excludes: keys left out for each; boosts: of each.
+        priors (m,) weights of log popularity, as `Users.prior`; excludes: keys left out for each; boosts and
+        wanted: of each. Whose filter few items pass is answered from those, without the pass.
         The pass knows nothing of boosts. They are few and take nothing away: whoever is among the best with them is
         either among the best without, or boosted.
         """
         m, k = len(vectors), np.array(ks, np.int64)
+        alone: dict[int, Ranked] = {}
         slots = np.empty((m, max(1, int(k.max(initial=0)))), np.int64)
         best = np.full(slots.shape, -np.inf, np.float32)
         offsets = np.zeros(m + 1, np.int64)
@@ -262,26 +279,59 @@ class Ranker:
             users = np.ascontiguousarray(vectors, np.float32)
             weights = np.ascontiguousarray(priors, np.float32)
             likely = int(popularity.argmax()) if len(popularity) else 0
+            masks, masked = self._masks(wanted or [None] * m)
+            for i in np.flatnonzero(masked == _ALONE).tolist():
+                alone[i] = self.recommend(
+                    users[i], exclude=excludes[i], k=int(k[i]), wanted=wanted[i] if wanted else None,
+                    prior=float(weights[i]), boost=boosts[i] if boosts else None,
+                )  # fmt: skip
+                k[i] = 0
             rows = (outputs, popularity, floor, *self._mirror.coarse())
-            sizes = top_k_of_many(*rows, users, weights, offsets, excluded, k, likely, slots, best)
+            sizes = np.zeros(m, np.int64)
+            if len(alone) < m:
+                sizes = top_k_of_many(*rows, users, weights, offsets, excluded, masks, masked, k, likely, slots, best)
             for i, boost in enumerate(boosts or ()):
-                if boost is not None and len(boost.keys):
-                    sizes[i] = self._boosted(users[i], weights[i], excludes[i], int(k[i]), boost, slots[i], best[i],
-                                             int(sizes[i]))  # fmt: skip
+                if boost is not None and len(boost.keys) and i not in alone:
+                    mask = masks[masked[i]] if masked[i] >= 0 else None
+                    sizes[i] = self._boosted(users[i], weights[i], excludes[i], mask, int(k[i]), boost, slots[i],
+                                             best[i], int(sizes[i]))  # fmt: skip
             described = [self._mirror.describe(row[:n]) for row, n in zip(slots, sizes.tolist(), strict=True)]
         return [
-            Ranked(keys, ids, scores[: len(ids)], clock, updated_ms)
-            for (keys, ids, clock, updated_ms), scores in zip(described, best, strict=True)
+            alone.get(i) or Ranked(keys, ids, scores[: len(ids)], clock, updated_ms)
+            for i, ((keys, ids, clock, updated_ms), scores) in enumerate(zip(described, best, strict=True))
         ]
 
+    def _masks(self, wanted: Sequence[ItemFilter | None]) -> tuple[Bool, I64]:
+        """((c, n) masks of distinct filters, (m,) which is whose: `_EVERY` for no filter, `_ALONE` where few pass)."""
+        which: dict[ItemFilter | None, int] = {None: _EVERY}
+        masks: list[Bool] = []
+        for one in wanted:
+            if one is not None and one not in which:
+                mask = self._mirror.passing(one)
+                few = _FEW * np.count_nonzero(mask) <= len(mask)
+                which[one] = _ALONE if few else len(masks)
+                masks += [] if few else [mask]
+        stacked = np.stack(masks) if masks else np.zeros((1, 0), np.bool_)
+        return stacked, np.array([which[one] for one in wanted], np.int64)
+
     def _boosted(
-        self, vector: F32, prior: np.float32, exclude: U64, k: int, boost: Boosts, slots: I64, best: F32, size: int
+        self,
+        vector: F32,
+        prior: np.float32,
+        exclude: U64,
+        mask: Bool | None,
+        k: int,
+        boost: Boosts,
+        slots: I64,
+        best: F32,
+        size: int,
     ) -> int:
         """Put a user's boosted items among the `size` best of `slots` and `best` (≥ k,), in place; how many there are.
 
         Call under the mirror's lock.
         """
         mine = np.setdiff1d(self._mirror.slots(boost.keys), np.append(self._mirror.slots(exclude), -1))
+        mine = mine if mask is None else mine[mask[mine]]
         scores = self._mirror.scores(vector, float(prior), mine)
         self._add(boost, scores, mine)
         others = ~np.isin(slots[:size], mine)
@@ -367,9 +417,19 @@ class Ranker:
             slot = int(self._mirror.slots(np.array([target], np.uint64))[0])
             return float("inf") if slot < 0 else float(rank_of(self._scores(vector, exclude, prior, boost), slot))
 
-    def _chosen(self, only: U64, exclude: U64) -> I64:
-        """Slots of the known ones of `only`, rising, without `exclude`: a pass need see no others."""
-        return np.setdiff1d(self._mirror.slots(only), np.append(self._mirror.slots(exclude), -1))
+    def _chosen(self, only: U64 | None, exclude: U64, wanted: ItemFilter | None) -> tuple[I64 | None, Bool | None]:
+        """(slots, rising, of the known ones of `only` that pass, without `exclude`: a pass need see no others; or None:
+        all, but for what is not of the mask, if there is one)."""
+        mask = None if wanted is None else self._mirror.passing(wanted)
+        if only is not None:
+            slots = self._mirror.slots(only)
+            slots = slots[slots >= 0]
+            slots = slots if mask is None else slots[mask[slots]]
+        elif mask is not None and _FEW * np.count_nonzero(mask) <= len(mask):
+            slots = np.flatnonzero(mask)
+        else:
+            return None, mask
+        return np.setdiff1d(slots, np.append(self._mirror.slots(exclude), -1)), None
 
     def _scores(self, vector: F32 | None, exclude: U64, prior: float | None, boost: Boosts | None) -> F32:
         scores = self._mirror.scores(vector, self._model.popularity_weight if prior is None else prior)

@@ -24,6 +24,7 @@ F32 = npt.NDArray[np.float32]
 I8 = npt.NDArray[np.int8]
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
 
 TILE = 128
 _UNROLLED = 8
@@ -84,6 +85,8 @@ def top_k_of_many(
     weights: F32,
     offsets: I64,
     excluded: I64,
+    masks: Bool,
+    masked: I64,
     k: I64,
     likely: int,
     slots: I64,
@@ -94,6 +97,9 @@ def top_k_of_many(
     vectors (n, dim), popularity (n,), users (m, dim), weights (m,) f32; codes and scales as `encode` made them; slots
     excluded[offsets[u]:offsets[u + 1]], sorted, are left out for user u, who gets k[u] ≤ slots.shape[1] items in
     slots[u] and best[u], best first, ties by lower slot. Four users at a time share what is loaded of an item.
+
+    masks (c, n), c ≥ 1: user u gets items of masks[masked[u]] alone, where masked[u] (m,) is not negative. A tile that
+    has no item for any of four users is not looked at.
 
     likely: a slot among good ones, such as the most popular's: its tile is scored first, so that bounds are of use from
     the first tile on, even where each item is better than all before it. It changes no answer.
@@ -117,13 +123,15 @@ def top_k_of_many(
         np.empty(TILE, np.float32),
     )
     prior = np.empty(TILE, np.float32)
+    left = np.zeros(4, np.bool_)
     start = likely // TILE * TILE
     rows = max(0, min(TILE, n - start))
     _floored(popularity, start, rows, floor, prior)
     for u in range(m):
         own = excluded[offsets[u] : offsets[u + 1]]
+        mask = masks[masked[u]] if masked[u] >= 0 else masks[0, :0]
         size = _keep_best(
-            vectors, start, rows, users[u], unbounded, prior, weights[u], own, nothing, k[u], 0, slots[u], best[u]
+            vectors, start, rows, users[u], unbounded, prior, weights[u], own, mask, nothing, k[u], 0, slots[u], best[u]
         )
         if 0 < k[u] == size:
             sure[u] = np.nextafter(best[u, 0], -np.float32(np.inf))
@@ -132,16 +140,27 @@ def top_k_of_many(
         _floored(popularity, start, rows, floor, prior)
         for first in range(0, m, 4):
             four = min(4, m - first)
+            some = False
+            for u in range(four):
+                which = masked[first + u]
+                left[u] = k[first + u] > 0 and (which < 0 or masks[which, start : start + rows].any())
+                some |= left[u]
+            if not some:
+                continue
             if four > 2:
                 _sums_of_four(codes, tile, tastes, first, sums[0], sums[1], sums[2], sums[3])
             else:
                 for u in range(four):
-                    _sums(codes, tile, tastes, first + u, sums[u])
+                    if left[u]:
+                        _sums(codes, tile, tastes, first + u, sums[u])
             for u in range(four):
+                if not left[u]:
+                    continue
                 to = first + u
                 bar = best[to, 0] if 0 < k[to] == sizes[to] and not best[to, 0] < sure[to] else sure[to]
                 if _bound(sums[u], scales, start, rows, halves[to], prior, weights[to], bar):
                     own, w = excluded[offsets[to] : offsets[to + 1]], weights[to]
+                    mask = masks[masked[to]] if masked[to] >= 0 else masks[0, :0]
                     sizes[to] = _keep_best(
                         vectors,
                         start,
@@ -151,6 +170,7 @@ def top_k_of_many(
                         prior,
                         w,
                         own,
+                        mask,
                         bar,
                         k[to],
                         sizes[to],
@@ -239,19 +259,20 @@ def _keep_best(
     prior: F32,
     weight: np.float32,
     excluded: I64,
+    mask: Bool,
     bar: np.float32,
     k: int,
     size: int,
     slots: I64,
     best: F32,
 ) -> int:
-    """Items start, start + 1, … that may be above the bar into the heap of the `size` best so far, unless excluded;
-    returns its new size."""
+    """Items start, start + 1, … that may be above the bar into the heap of the `size` best so far, unless excluded or
+    not of the mask, if there is one; returns its new size."""
     for i in range(rows):
         full = size == k
         if bounds[i] <= bar or (full and (k == 0 or bounds[i] <= best[0])):
             continue
-        if prior[i] == -np.inf:
+        if prior[i] == -np.inf or (len(mask) and not mask[start + i]):
             continue
         s = _product(vectors, start + i, user) + weight * prior[i]
         if not np.isfinite(s) or (full and not s > best[0]):

@@ -8,8 +8,10 @@ from typing import Any
 
 import msgspec
 
-from native.features import NO_FEATURES, REQUEST, BadValue, FeatureValues, shown_names
+from embedding_store.item_filter import BadFilter, ItemFilter, read_filter
+from native.features import NO_FEATURES, REQUEST, BadValue, FeatureSchema, FeatureValues, shown_names
 from serving.problems import invalid
+from serving.schemas import Filter
 from serving.service import Live
 
 
@@ -17,7 +19,7 @@ def given(live: Live, features: Mapping[str, Any] | msgspec.UnsetType | None, us
     """`users` rows, each of all the values; None where there are none. Raises Problem 422."""
     if features is msgspec.UNSET or not features:
         return None
-    schema = NO_FEATURES if live.mirror.features is None else live.mirror.features.schema
+    schema = _schema(live)
     for name in features:
         number = schema.by_name.get(name)
         if number is not None and schema.declared[number].side == REQUEST:
@@ -35,6 +37,20 @@ def given(live: Live, features: Mapping[str, Any] | msgspec.UnsetType | None, us
     except BadValue as error:
         raise invalid("features", f"features: {error}") from None
     return FeatureValues.of([entries] * users)
+
+
+def wanted(live: Live, asked: Filter) -> ItemFilter | None:
+    """What items must pass to be answered; None: anything. Raises Problem 422."""
+    if not asked:
+        return None
+    try:
+        return read_filter(_schema(live), asked)
+    except BadFilter as error:
+        raise invalid(f"filter.{error.name}" if error.name else "filter", f"filter: {error}") from None
+
+
+def _schema(live: Live) -> FeatureSchema:
+    return NO_FEATURES if live.mirror.features is None else live.mirror.features.schema
 
 
 def from_query(live: Live, text: str | None) -> FeatureValues | None:

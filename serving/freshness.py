@@ -11,7 +11,7 @@ import numpy as np
 from serving.numbers import Numbers, numbers
 from serving.times import now_ms
 
-_HEAD = 8
+_HEAD = 9
 _EPOCH_S = 1e9  # so that no time is 0, which stands for never
 _SAMPLES = 2048
 CELLS = _HEAD + _SAMPLES
@@ -71,6 +71,16 @@ class Freshness:
     _saved_s = _time(5)
     save_failures = _cell(6)
     _samples = _cell(7)
+    _refusing = _cell(8)
+
+    @property
+    def model_refused(self) -> bool:
+        """Whether another model is published than is served, which this service can't read or serve."""
+        return bool(self._refusing)
+
+    @model_refused.setter
+    def model_refused(self, refused: bool) -> None:
+        self._refusing = float(refused)
 
     @property
     def failure(self) -> str | None:

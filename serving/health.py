@@ -35,6 +35,8 @@ class HealthRoutes:
             # without the store's own words: this route needs no key, and they may name hosts
             raise Problem(503, "not-ready", detail, headers={"Retry-After": "1"}, reasons=reasons)
         degraded = ["store_down"] if self._service.store_down else []
+        if self._service.freshness.model_refused:
+            degraded.append("model_refused")
         return Response(msgspec.json.encode(Readiness("ready", degraded)), media_type=JSON)
 
     async def metrics(self, request: Request) -> Response:  # noqa: ARG002

@@ -8,13 +8,16 @@ from typing import Any
 
 import msgspec
 
-from native.features import CATEGORIES, MAX_CATEGORIES, NO_FEATURES, NUMBER, REQUEST, Declared, FeatureSchema
+from embedding_store.item_filter import MAX_KEYS
+from native.features import CATEGORIES, ITEM, MAX_CATEGORIES, NO_FEATURES, NUMBER, REQUEST, Declared, FeatureSchema
 from serving import ranking_schemas, schemas
 from serving.operations import BATCH_HEADERS, BODY, EVERY, ONE_HEADERS, RAW, REF, STALE, TOWER, json_of, operation
 
 _TYPES = (*schemas.REQUESTS, *schemas.ANSWERS, *ranking_schemas.REQUESTS, *ranking_schemas.ANSWERS)
 
 
+_FILTERING = ("RecommendRequest", "RecommendBatchRequest", "SimilarRequest")
+"""Requests that filter items."""
 _ASKING = ("RecommendRequest", "RecommendBatchRequest", "ScoreRequest")
 """Requests that bring features."""
 
@@ -144,7 +147,9 @@ def _paths(features: dict[str, Any]) -> dict[str, Any]:
                 "Should traffic come here",
                 json_of("Readiness"),
                 ("503",),
-                description="503 has `reasons`: loading, store_down, lag, draining.",
+                description="503 has `reasons`: loading, store_down, lag, draining. `degraded` has store_down while "
+                "the mirror is young enough, and model_refused while a newer model is published than this service can "
+                "read or serve: the log says why.",
                 open_to_all=True,
             )
         },
@@ -192,6 +197,21 @@ def _features_of(schema: FeatureSchema) -> dict[str, Any]:
     return {"type": ["object", "null"], "properties": own, "additionalProperties": False}
 
 
+def _filter_of(schema: FeatureSchema) -> dict[str, Any]:
+    """What items may be filtered by where these are declared."""
+    own = {one.name: _condition_of(one) for one in schema.declared if one.side == ITEM and not one.hash_buckets}
+    return {"type": ["object", "null"], "properties": own, "additionalProperties": False}
+
+
+def _condition_of(feature: Declared) -> dict[str, Any]:
+    if feature.kind == NUMBER:
+        end = {"enum": [None, *feature.boundaries], "description": "a boundary of the feature's buckets"}
+        ends = {"min": end, "max": end}
+        return {"type": "object", "minProperties": 1, "additionalProperties": False, "properties": ends}
+    category = {"type": ["string", "integer"], "minLength": 1}
+    return {"anyOf": [category, {"type": "array", "items": category, "minItems": 1, "maxItems": MAX_KEYS}]}
+
+
 def _value_of(feature: Declared) -> dict[str, Any]:
     if feature.kind == NUMBER:
         return {"type": ["number", "null"]}
@@ -210,6 +230,9 @@ def document(schema: FeatureSchema = NO_FEATURES) -> dict[str, Any]:
     for name in _ASKING:
         given = components[name]["properties"]["features"]
         components[name]["properties"]["features"] = {"description": given["description"], "default": None, **features}
+    for name in _FILTERING:
+        said = components[name]["properties"]["filter"]["description"]
+        components[name]["properties"]["filter"] = {"description": said, "default": None, **_filter_of(schema)}
     return {
         "openapi": "3.1.0",
         "info": {

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from serving.schemas import Age, Choice, Features, Id, Index, K, RecommendedItem, Score, Step, UserState
+from serving.schemas import Age, Choice, Features, Filter, Id, Index, K, RecommendedItem, Score, Step, UserState
 
 Strategy = Literal["personal", "popular", "mean"]
 
@@ -43,6 +43,7 @@ class SimilarRequest(msgspec.Struct, forbid_unknown_fields=True):
     k: K = 20
     exclude: Annotated[list[Id], Meta(description="items never to answer")] = []
     candidates: Annotated[list[Id] | None, Meta(description="choose among these items only")] = None
+    filter: Filter = None
 
 
 class Similar(msgspec.Struct):

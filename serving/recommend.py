@@ -13,17 +13,19 @@ from starlette.responses import Response
 
 from embedding_store.contract import U64
 from embedding_store.errors import StoreUnavailable
+from embedding_store.item_filter import ItemFilter
 from embedding_store.ranking import Ranked
 from native.features import FeatureValues, concatenate
 from serving import ids
 from serving.body import BodyReader
 from serving.embeddings import too_many
 from serving.features import given as given_features
+from serving.features import wanted as wanted_items
 from serving.floats import vector_json
 from serving.negotiate import JSON
 from serving.problems import Problem, invalid
 from serving.ranking_schemas import Recommendations, RecommendBatchRequest, UserRecommendation
-from serving.schemas import REFUSED, Choice, Recommendation, RecommendedItem, RecommendRequest
+from serving.schemas import Choice, Recommendation, RecommendedItem, RecommendRequest
 from serving.service import Live, Service
 from serving.settings import ServingSettings
 from serving.staleness import index_of, stale_headers
@@ -68,9 +70,6 @@ class RecommendRoutes:
 
     def _check(self, asked: Choice) -> None:
         settings = self._service.settings
-        for name, why in REFUSED.items():
-            if getattr(asked, name) not in (msgspec.UNSET, None):
-                raise invalid(name, f"{name} is not taken: {why}")
         check_k(asked.k, settings)
         check_ids(settings, exclude=asked.exclude, candidates=asked.candidates)
 
@@ -82,7 +81,11 @@ class RecommendRoutes:
             try:
                 user = ids.key_of(ids.from_json(asked.user_id, "user_id"))
                 want = Wanted(
-                    asked, user, *chosen(asked.exclude, asked.candidates), given_features(live, asked.features)
+                    asked,
+                    user,
+                    *chosen(asked.exclude, asked.candidates),
+                    wanted_items(live, asked.filter),
+                    given_features(live, asked.features),
                 )
                 wanted.setdefault(live, []).append((i, want))
             except Problem as error:
@@ -111,12 +114,13 @@ class RecommendRoutes:
         identities = ids.many(asked.user_ids, "user_ids")
         exclude, only = chosen(asked.exclude, asked.candidates)
         keys = ids.keys_of(identities)
+        passing = wanted_items(live, asked.filter)
         tastes = tastes_of(self._service, live, keys, given_features(live, asked.features, len(keys)))
         cold = [identity.decode() for identity, taste in zip(identities, tastes, strict=True) if taste.cold]
         if cold and asked.fallback == "error":
             detail = f"{len(cold)} of {len(tastes)} users have no history to recommend from, and fallback is error"
             raise Problem(404, "cold-user", detail, missing=cold[:10])
-        wants = [Wanted(asked, key, exclude, only) for key in keys.tolist()]
+        wants = [Wanted(asked, key, exclude, only, passing) for key in keys.tolist()]
         results, strategies = [], []
         for identity, taste, ranked in zip(identities, tastes, ranked_all(live, wants, tastes), strict=True):
             if isinstance(ranked, Exception):
@@ -137,6 +141,7 @@ class Wanted:
     user: int
     exclude: U64
     only: U64 | None
+    wanted: ItemFilter | None = None
     request: FeatureValues | None = None  # (1,)
 
     def excluded(self, taste: Taste) -> U64:
@@ -167,6 +172,7 @@ def ranked_all(
             [wants[i].excluded(tastes[i]) for i in lot],
             [wants[i].asked.k for i in lot],
             [tastes[i].boost for i in lot],
+            [wants[i].wanted for i in lot],
         )
         passed.update(zip(lot, ranked, strict=True))
     for i, (want, taste) in enumerate(zip(wants, tastes, strict=True)):
@@ -182,7 +188,13 @@ def ranked_all(
         yield (
             strategy,
             live.ranker.recommend(
-                vector, exclude=exclude, k=want.asked.k, only=want.only, prior=taste.prior, boost=taste.boost
+                vector,
+                exclude=exclude,
+                k=want.asked.k,
+                only=want.only,
+                wanted=want.wanted,
+                prior=taste.prior,
+                boost=taste.boost,
             ),
         )
 

@@ -131,7 +131,27 @@ class Refresher(threading.Thread):
         document = store.published_model()
         self._model_checked_s = now
         if document is None or (kept is not None and kept.document == document):
+            self._told_refused(None)
             return kept
+        try:
+            model = self._servable(document)
+        except (UnreadableModel, UnservableModel) as refused:
+            if kept is None:
+                raise
+            if self._refused != document:
+                log.error("%s; the model before it is served on", refused)  # noqa: TRY400 - no defect of ours
+            self._told_refused(document)
+            return kept
+        self._told_refused(None)
+        kept = Kept(store, document, ItemMirror(store, model, _DECAY_SHARE))
+        as_of_s = self._loaded(kept)
+        self._hand_over(kept)
+        self._kept = kept
+        self._service.freshness.confirm(as_of_s)
+        return kept
+
+    def _servable(self, document: bytes) -> ModelSettings:
+        """The model of a published document. Raises UnreadableModel, UnservableModel."""
         try:
             model = ModelSettings.from_document(document)
         except (ValidationError, msgspec.DecodeError) as error:
@@ -139,22 +159,16 @@ class Refresher(threading.Thread):
                 "the published model can't be read: it is of another version, upgrade this service or the trainer"
             ) from error
         if model.features and self._board is not None:
-            refused = UnservableModel(
+            raise UnservableModel(
                 "the published model declares features, whose rows several workers don't share yet: set [serving] "
                 "workers = 1"
             )
-            if kept is None:
-                raise refused
-            if self._refused != document:
-                log.error("%s; the model before it is served on", refused)
-            self._refused = document
-            return kept
-        kept = Kept(store, document, ItemMirror(store, model, _DECAY_SHARE))
-        as_of_s = self._loaded(kept)
-        self._hand_over(kept)
-        self._kept = kept
-        self._service.freshness.confirm(as_of_s)
-        return kept
+        return model
+
+    def _told_refused(self, document: bytes | None) -> None:
+        """What is published is refused, or nothing is."""
+        self._refused = document
+        self._service.freshness.model_refused = document is not None
 
     def _to_be_saved(self) -> Kept | None:
         """The file has items' rows alone: what features add to them would be missing at the start."""

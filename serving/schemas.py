@@ -62,10 +62,16 @@ Features = Annotated[
     ),
 ]
 
-REFUSED = {
-    "filter": "items can't be filtered by their features yet; choose them outside and send `candidates`",
-}
-"""Members of requests that are named for what is to come, and why they are not taken."""
+
+Filter = Annotated[
+    dict[str, str | int | list[str | int] | dict[str, float | None]] | None,
+    Meta(
+        description="answer only items whose declared features are so, all of them: by name a category, a list of "
+        "which an item must have one, or a range of a number, min ≤ x < max, that begins and ends at boundaries. "
+        "Exact: the best k of the items that pass",
+        examples=[{"genre": ["drama", "comedy"], "year": {"min": 1990, "max": 2000}}],
+    ),
+]
 
 
 class BatchRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -91,10 +97,7 @@ class Choice(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         Meta(description="for a user without history: popular items, items near the mean of those, or 404"),
     ] = "popular"
     features: Features = None
-    filter: Annotated[
-        Any | UnsetType,
-        Meta(description=f"reserved, null only: {REFUSED['filter']}", extra_json_schema={"type": "null"}),
-    ] = UNSET
+    filter: Filter = None
 
 
 class RecommendRequest(Choice, kw_only=True):

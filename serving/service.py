@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from embedding_store.contract import EmbeddingStore
+from embedding_store.item_filter import ItemFilter
 from embedding_store.mirror_reads import MirrorReads
 from embedding_store.model import ModelSettings
 from embedding_store.ranking import Ranker
@@ -59,6 +60,9 @@ class Live:
         self.mirror.gathered(nobody)
         self.ranker.similar(self.mirror.items(nobody).vectors, exclude=nobody, k=1)
         self.ranker.score(vector, nobody)
+        known = self.mirror.features
+        if known is not None and known.of_items:
+            self.ranker.recommend(vector, exclude=nobody, k=1, wanted=ItemFilter(((0,),)))
         rank_of(ranked.scores if len(ranked.scores) else vector, 0)
         vector_json(ranked.scores)
 

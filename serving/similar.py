@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from serving import ids, rows
 from serving.body import BodyReader
+from serving.features import wanted
 from serving.negotiate import JSON
 from serving.problems import not_found
 from serving.ranking_schemas import Similar, SimilarRequest
@@ -39,12 +40,13 @@ class SimilarRoutes:
         identities = ids.many(asked.item_ids, "item_ids")
         keys = ids.keys_of(identities)
         exclude, only = chosen(asked.exclude, asked.candidates)
+        passing = wanted(live, asked.filter)
         given = rows.read(self._service, live, "item", keys)
         missing = [identities[i].decode() for i in np.flatnonzero(~given.found)]
         if len(missing) == len(identities):
             raise not_found("none of item_ids is known", missing=missing[:10])
         ranked = live.ranker.similar(
-            given.vectors[given.found], exclude=np.concatenate([keys, exclude]), k=asked.k, only=only
+            given.vectors[given.found], exclude=np.concatenate([keys, exclude]), k=asked.k, only=only, wanted=passing
         )
         document = Similar(items_of(ranked), missing, index_of(self._service, live), live.version)
         headers = stale_headers(self._service, live)

@@ -18,6 +18,8 @@ Tower = Literal["user", "item"]
 Fallback = Literal["popular", "mean", "error"]
 Features = Mapping[str, str | int | float | list[str | int] | None]
 """Values of declared features by name."""
+Filter = Mapping[str, str | int | list[str | int] | Mapping[str, float | None]]
+"""By name of a declared feature of items: a category, several of which one is enough, or `{"min": x, "max": y}`."""
 
 
 @dataclass(frozen=True)
@@ -114,10 +116,12 @@ def choice(
     exclude_seen: bool,
     fallback: Fallback,
     features: Features | None,
+    wanted: Filter | None,
 ) -> dict[str, Any]:
     """Members that both of them take."""
     return {
         **_told(features),
+        **_filtered(wanted),
         "k": k,
         "exclude": list(exclude),
         "exclude_seen": exclude_seen,
@@ -126,8 +130,11 @@ def choice(
     }
 
 
-def similar(item_ids: Iterable[Id], k: int, exclude: Iterable[Id], candidates: Iterable[Id] | None) -> Call:
+def similar(
+    item_ids: Iterable[Id], k: int, exclude: Iterable[Id], candidates: Iterable[Id] | None, wanted: Filter | None
+) -> Call:
     body = {
+        **_filtered(wanted),
         "item_ids": list(item_ids),
         "k": k,
         "exclude": list(exclude),
@@ -144,6 +151,11 @@ def score(user_id: Id, item_ids: Iterable[Id], fallback: Fallback, features: Fea
 def _told(features: Features | None) -> dict[str, Any]:
     """Left out where there are none: a service of an older release takes none."""
     return {} if features is None else {"features": dict(features)}
+
+
+def _filtered(wanted: Filter | None) -> dict[str, Any]:
+    """Likewise."""
+    return {} if wanted is None else {"filter": dict(wanted)}
 
 
 def explain(user_id: Id, item_id: Id, features: Features | None) -> Call:

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 import httpx
 
 from towline_client import answers, calls
-from towline_client.calls import Call, Event, Fallback, Features, Id, Tower, outcome
+from towline_client.calls import Call, Event, Fallback, Features, Filter, Id, Tower, outcome
 from towline_client.errors import TowlineError, Unreachable
 from towline_client.retries import Retry
 
@@ -60,12 +60,15 @@ class Client:
         candidates: Iterable[Id] | None = None,
         fallback: Fallback = "popular",
         features: Features | None = None,
+        filter: Filter | None = None,  # noqa: A002 - as the service calls it
     ) -> answers.Recommendation:
         """The k best items. A user without history: popular items, items near the mean of those, or NotFound.
 
-        features: the request's, as far as the model declares such.
+        features: the request's, as far as the model declares such. filter: what declared features items must have.
         """
-        choice = calls.choice(k, exclude, candidates, exclude_seen=exclude_seen, fallback=fallback, features=features)
+        choice = calls.choice(
+            k, exclude, candidates, exclude_seen=exclude_seen, fallback=fallback, features=features, wanted=filter
+        )
         return cast("answers.Recommendation", self._call(calls.recommend(user_id, choice)))
 
     def recommend_batch(
@@ -78,16 +81,25 @@ class Client:
         candidates: Iterable[Id] | None = None,
         fallback: Fallback = "popular",
         features: Features | None = None,
+        filter: Filter | None = None,  # noqa: A002 - as the service calls it
     ) -> answers.Recommendations:
         """`recommend` for several users at once."""
-        choice = calls.choice(k, exclude, candidates, exclude_seen=exclude_seen, fallback=fallback, features=features)
+        choice = calls.choice(
+            k, exclude, candidates, exclude_seen=exclude_seen, fallback=fallback, features=features, wanted=filter
+        )
         return cast("answers.Recommendations", self._call(calls.recommend_batch(user_ids, choice)))
 
     def similar(
-        self, item_ids: Iterable[Id], *, k: int = 20, exclude: Iterable[Id] = (), candidates: Iterable[Id] | None = None
+        self,
+        item_ids: Iterable[Id],
+        *,
+        k: int = 20,
+        exclude: Iterable[Id] = (),
+        candidates: Iterable[Id] | None = None,
+        filter: Filter | None = None,  # noqa: A002
     ) -> answers.Similar:
         """The k items nearest to the given ones. NotFound if none of them is known."""
-        return cast("answers.Similar", self._call(calls.similar(item_ids, k, exclude, candidates)))
+        return cast("answers.Similar", self._call(calls.similar(item_ids, k, exclude, candidates, filter)))
 
     def score(
         self,

@@ -14,7 +14,7 @@ def coarse_of(vectors):
     return codes, scales
 
 
-def many(vectors, popularity, users, weights, excluded, k, coarse=None, likely=0):
+def many(vectors, popularity, users, weights, excluded, k, coarse=None, likely=0, masks=None, masked=None):
     """[(slots, scores) of each user]; coarse None: scales that bound nothing, so that every row is scored."""
     codes, scales = coarse_of(vectors) if coarse is None else coarse
     m = len(users)
@@ -24,9 +24,10 @@ def many(vectors, popularity, users, weights, excluded, k, coarse=None, likely=0
     best = np.full(slots.shape, -np.inf, np.float32)
     for array in (vectors, popularity, users, weights, k):
         array.flags.writeable = False
-    sizes = top_k_of_many(
-        vectors, popularity, np.float32(-2), codes, scales, users, weights, offsets, every, k, likely, slots, best
-    )
+    masks = np.zeros((1, 0), np.bool_) if masks is None else masks
+    masked = np.full(m, -1) if masked is None else masked
+    rows = (vectors, popularity, np.float32(-2), codes, scales)
+    sizes = top_k_of_many(*rows, users, weights, offsets, every, masks, masked, k, likely, slots, best)
     return [(slots[u, : sizes[u]], best[u, : sizes[u]]) for u in range(m)]
 
 
@@ -58,6 +59,32 @@ def test_many_users_in_one_pass_get_what_each_gets_alone(users, n):
         alone[excluded[u][excluded[u] >= 0]] = -np.inf
         assert slots.tolist() == sorted_best(alone, int(k[u]))
         np.testing.assert_array_equal(best, alone[slots])
+
+
+@pytest.mark.parametrize("share", [0.0, 0.002, 0.1, 0.9, 1.0])
+def test_whoever_has_a_mask_gets_the_best_of_it(share):
+    rng = np.random.default_rng(3)
+    n, m = 1500, 11
+    vectors, tastes = (rng.normal(size=(count, 9)).astype(np.float32) for count in (n, m))
+    popularity = np.log(rng.random(n)).astype(np.float32)
+    weights = rng.choice([0.0, 0.5], m).astype(np.float32)
+    masks = rng.random((3, n)) < share
+    masks[2] = np.arange(n) >= 1400  # most tiles have none
+    masked = np.arange(m) % 4 - 1
+    excluded = [np.sort(rng.integers(-1, n, 30)) for _ in range(m)]
+    k = np.full(m, 10)
+    for start in (0, 4):  # one that shares its tiles with others, and four alone with the same mask
+        whose = masked if not start else np.full(m, 2)
+        for u, (slots, best) in enumerate(
+            many(vectors, popularity, tastes, weights, excluded, k, likely=7, masks=masks, masked=whose)
+        ):
+            alone = np.empty(n, np.float32)
+            score_items(vectors, popularity, np.float32(-2), tastes[u], weights[u], alone)
+            alone[excluded[u][excluded[u] >= 0]] = -np.inf
+            if whose[u] >= 0:
+                alone[~masks[whose[u]]] = -np.inf
+            assert slots.tolist() == sorted_best(alone, 10)
+            np.testing.assert_array_equal(best, alone[slots])
 
 
 def rows_of(kind, rng, n, dim):

@@ -120,12 +120,13 @@ def test_an_integer_user_and_its_decimal_string_are_one(world: World) -> None:
     assert _recommend(world, 42)["cold_start"] is False
 
 
-def test_what_is_reserved_says_so(world: World) -> None:
+def test_a_model_without_features_has_nothing_to_filter_by(world: World) -> None:
     answer = world.post("/v1/recommend", {"user_id": "u1", "filter": {"a": 1}})
     assert answer.status_code == 422
-    assert answer.json()["field"] == "filter"
-    assert "filter is not taken: items can't be filtered" in answer.json()["detail"]
+    assert answer.json()["field"] == "filter.a"
+    assert "the model's features of items are none" in answer.json()["detail"]
     assert world.post("/v1/recommend", {"user_id": "u1", "filter": None}).status_code == 200
+    assert world.post("/v1/recommend", {"user_id": "u1", "filter": {}}).status_code == 200
 
 
 def test_a_batch_answers_what_each_user_would_get_alone(world: World) -> None:

@@ -11,10 +11,11 @@ import pytest
 
 from embedding_store.contract import EmbeddingStore
 from embedding_store.errors import StoreMisconfigured, StoreUnavailable
+from serving.app import create_app
 from serving.refresher import Refresher
 from serving.service import Service
 from serving.settings import ServingSettings
-from tests.serving.conftest import MODEL, Writer
+from tests.serving.conftest import MODEL, World, Writer
 from tests.serving.test_stale import Flaky
 
 
@@ -144,6 +145,35 @@ def test_an_unreadable_model_is_waited_out(scene: Scene, document: bytes) -> Non
     scene.store.publish_model(MODEL.document())
     until(lambda: not scene.service.unready(), "ready")
     assert scene.service.crash is None
+
+
+@pytest.mark.parametrize("document", [b"not json", b'{"dim":64,"from_the_future":1}'])
+def test_the_model_before_an_unreadable_one_is_served_and_followed(
+    scene: Scene, document: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("serving.refresher._MODEL_CHECK_S", 0.05)
+    service = scene.service
+    world = World(service, scene.store, scene.writer, create_app(service))
+    scene.writer.declare()
+    scene.refresher.start()
+    until(lambda: service.live, "loaded")
+    before = service.live
+    assert before is not None
+    scene.store.publish_model(document)
+    until(lambda: service.freshness.model_refused, "refused")
+    scene.writer.apply([("u1", "new", 1.0)])
+    until(lambda: before.mirror.size == 1, "what comes is followed")
+    assert service.live is before
+    assert service.freshness.failure is None
+    assert world.get("/readyz").json() == {"status": "ready", "degraded": ["model_refused"]}
+    assert [r.getMessage() for r in caplog.records if r.levelname == "ERROR"] == [
+        "the published model can't be read: it is of another version, upgrade this service or the trainer; the model "
+        "before it is served on"
+    ]
+    scene.store.publish_model(MODEL.document())
+    until(lambda: not service.freshness.model_refused, "nothing is refused any more")
+    assert service.live is before
+    assert world.get("/readyz").json()["degraded"] == []
 
 
 def test_a_bug_fails_liveness_instead_of_freezing_the_mirror(

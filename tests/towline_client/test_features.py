@@ -68,3 +68,16 @@ def test_answers_are_for_the_features_that_are_sent(both: Both, sink: Sink) -> N
         both.recommend(3, features={"device": 1.5})
     assert both.send_events([Event(3, 100, features=PHONE), Event(3, 101)]) == 2
     assert [event.features for event in sink.events[:2]] == [PHONE, None]
+
+
+def test_items_are_those_that_pass_the_filter(both: Both) -> None:
+    every = {i.item_id for i in both.recommend(3, k=50, exclude_seen=False).items}
+    some = {i.item_id for i in both.recommend(3, k=50, exclude_seen=False, filter={"genre": ["a"]}).items}
+    assert set() < some < every
+    (one,) = both.recommend_batch([3], k=50, exclude_seen=False, filter={"genre": "a"}).results
+    assert {i.item_id for i in one.items} == some
+    assert {i.item_id for i in both.similar([100], k=50, filter={"genre": "a"}).items} == some - {"100"}
+    dear = both.recommend(3, k=50, exclude_seen=False, filter={"genre": "a", "price": {"min": 7}}).items
+    assert {i.item_id for i in dear} < some
+    with pytest.raises(Invalid, match="the model's features of items are genre, price"):
+        both.recommend(3, filter={"colour": "red"})
