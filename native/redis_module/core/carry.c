@@ -50,13 +50,13 @@ static struct row *take_place(struct call *c, int64_t i)
     return row;
 }
 
-static void decay_row(const struct call *c, const struct decay_sums *sums, struct row *row)
+static void decay_row(const struct call *c, struct decay_missed *missed, struct row *row)
 {
     int64_t start = row->clock / c->spec->step_events;
     if (c->rate_step <= start)
         return;
     double factor, threshold;
-    decay_closed_form(sums, start, c->rate_step, &factor, &threshold);
+    decay_missed_since(missed, start, &factor, &threshold);
     decay_shrink(row->values, c->table->dim, factor, threshold);
 }
 
@@ -116,7 +116,7 @@ static void replace_value(struct call *c, int64_t i, struct row *row)
     body->size = size;
 }
 
-static void carry_key(struct call *c, int64_t i, const struct decay_sums *sums, double faded, float *clipped)
+static void carry_key(struct call *c, int64_t i, struct decay_missed *missed, double faded, float *clipped)
 {
     struct table *t = c->table;
     const struct plan *p = &c->plans[i];
@@ -132,9 +132,9 @@ static void carry_key(struct call *c, int64_t i, const struct decay_sums *sums, 
     if (p->flags & PLAN_CHECKED)
         row->check = c->flush->checks[i];
     if (p->after == STANDING_ROW) {
-        if (sums->l1 > 0.0 || sums->l2 > 0.0)
+        if (missed->sums->l1 > 0.0 || missed->sums->l2 > 0.0)
             if (p->before == STANDING_ROW && !(p->flags & PLAN_WIPED))
-                decay_row(c, sums, row);
+                decay_row(c, missed, row);
         learn(c, i, row, clipped);
         if (c->append_bounds)
             append(c, i, row);
@@ -164,6 +164,8 @@ PREFETCHING void prefetch_block(const struct call *c, int64_t from, size_t bytes
 void carry_out(struct call *c, const struct decay_sums *sums)
 {
     float clipped[ROW_MAX_DIM];
+    struct decay_missed missed;
+    decay_missed_open(&missed, sums, c->rate_step);
     const struct table *t = c->table;
     size_t bytes = row_bytes(t->values);
     const unsigned char *id = c->flush->ids;
@@ -197,6 +199,6 @@ void carry_out(struct call *c, const struct decay_sums *sums)
         row_halved(n, faded);
         for (int k = 0; k < n; k++)
             if (c->plans[from + k].flags & PLAN_WRITTEN)
-                carry_key(c, from + k, sums, faded[k], clipped);
+                carry_key(c, from + k, &missed, faded[k], clipped);
     }
 }
