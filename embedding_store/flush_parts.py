@@ -56,9 +56,8 @@ def parts_of(spec: TableSpec, flush: Flush, *, gradients: bool = True, own: bool
     gradients False: gradients and state_deltas are left out, for who takes them from the flush by `rows`. own False:
     so are own_events.
     """
-    if not gradients:
-        flush = replace(flush, gradients=None, state_deltas=None)
     flush = _with_forgotten(flush)
+    pushes, state_deltas = (flush.gradients, flush.state_deltas) if gradients else (None, None)
     appends, append_rows = _words(flush)
     values, value_orders, value_rows = _values(flush)
     forget_rows, forget_orders, forget_checks = _forgets(flush)
@@ -66,8 +65,8 @@ def parts_of(spec: TableSpec, flush: Flush, *, gradients: bool = True, own: bool
     if spec.shards == 1:
         return [
             Part(
-                flush.keys, flush.counts, flush.positives, flush.checks, flush.ids, flush.gradients,
-                flush.mode, flush.state_deltas, appends, append_rows, values, value_orders, value_rows, events,
+                flush.keys, flush.counts, flush.positives, flush.checks, flush.ids, pushes,
+                flush.mode, state_deltas, appends, append_rows, values, value_orders, value_rows, events,
                 forget_rows, forget_orders, forget_checks, np.arange(len(flush.keys)),
             )
         ]  # fmt: skip
@@ -78,15 +77,17 @@ def parts_of(spec: TableSpec, flush: Flush, *, gradients: bool = True, own: bool
     keys, counts, positives, checks, ids = (
         flush.keys[order], flush.counts[order], flush.positives[order], flush.checks[order], flush.ids.take(order)
     )  # fmt: skip
-    pushes = None if flush.gradients is None else flush.gradients[order]
-    state_deltas = None if flush.state_deltas is None else flush.state_deltas[order]
+    pushes = None if pushes is None else pushes[order]
+    state_deltas = None if state_deltas is None else state_deltas[order]
     of_append = _Followers(append_rows, place, starts)
     appends = np.take(appends, of_append.order, axis=0)
     of_value = _Followers(value_rows, place, starts)
-    values, value_orders = values.take(of_value.order), value_orders[of_value.order]
+    if len(value_rows):
+        values, value_orders = values.take(of_value.order), value_orders[of_value.order]
     of_forget = _Followers(forget_rows, place, starts)
-    forget_orders = forget_orders[of_forget.order]
-    forget_checks = None if forget_checks is None else forget_checks[of_forget.order]
+    if len(forget_rows):
+        forget_orders = forget_orders[of_forget.order]
+        forget_checks = None if forget_checks is None else forget_checks[of_forget.order]
     of_event = None
     if events is not None:
         of_event = _Followers(events.rows, place, starts)
@@ -129,6 +130,10 @@ class _Followers:
 
     def __init__(self, rows: I64, place: I64, starts: I64) -> None:
         self._starts = starts
+        if not len(rows):
+            self.order = self.rows = rows
+            self._bounds = np.zeros(len(starts), np.int64)
+            return
         where = place[rows]
         self.order, bounds = grouped(where, len(place))
         self.rows = where[self.order]

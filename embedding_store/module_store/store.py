@@ -85,7 +85,7 @@ class ModuleStore(RegisteredStore):
             blobs[place] = _blobs(self.spec(place.table), checked[place.table], own=True)[place]
             return True
 
-        answers = self._ask(list(blobs), request, again=again)
+        answers = self._ask(list(blobs), request, Wire.read, again)
         return {
             table: tuple(_reply(flush, answers[place].replies[0]) for place in blobs if place.table == table)
             for table, flush in checked.items()
