@@ -91,6 +91,22 @@ static struct row_body *new_body(struct call *c, int64_t i, struct row *row)
     return body;
 }
 
+/* Appends that no stored entry comes after, as is the rule: behind the newest of those, of which only what leaves moves. */
+static void append_newer(struct call *c, int64_t i, struct row *row, const uint32_t *order, uint32_t m, uint32_t size)
+{
+    const struct row_body *old = body_of(row);
+    uint32_t kept = size > m ? size - m : 0;
+    const unsigned char *newest = kept ? old->bytes + (old->size - kept) * sizeof(struct entry) : NULL;
+    unsigned char *to = c->bodies[i].bytes ? c->bodies[i].bytes : old->bytes;
+    if (kept && to != newest)
+        memmove(to, newest, kept * sizeof(struct entry));
+    struct row_body *body = new_body(c, i, row);
+    struct entry *entries = (struct entry *)(void *)body->bytes;
+    for (uint32_t k = kept; k < size; k++)
+        entries[k] = c->flush->appends[order[m - size + k]];
+    body->size = size;
+}
+
 static void append(struct call *c, int64_t i, struct row *row)
 {
     uint32_t from = c->append_bounds[i], m = c->append_bounds[i + 1] - from;
@@ -99,8 +115,13 @@ static void append(struct call *c, int64_t i, struct row *row)
     const struct row_body *old = body_of(row);
     uint64_t both = (uint64_t)old->size + m;
     uint32_t size = both < c->spec->length ? (uint32_t)both : c->spec->length;
-    sequence_merge((const struct entry *)(const void *)old->bytes, old->size, c->flush->appends, c->append_order + from,
-                   m, c->merged, size);
+    const struct entry *stored = (const struct entry *)(const void *)old->bytes;
+    const uint32_t *order = c->append_order + from;
+    if (!old->size || !entry_after(&stored[old->size - 1], &c->flush->appends[order[0]])) {
+        append_newer(c, i, row, order, m, size);
+        return;
+    }
+    sequence_merge(stored, old->size, c->flush->appends, order, m, c->merged, size);
     struct row_body *body = new_body(c, i, row);
     memcpy(body->bytes, c->merged, size * sizeof *c->merged);
     body->size = size;
