@@ -72,6 +72,8 @@ BENCHMARKS: dict[str, Benchmark] = {
             Figure("hr10", "HR@10 of the default", (">=", 0.205)),
             Figure("hr10_late", "the same over the last half", (">=", 0.21)),
             Figure("hr10_late_frozen", "last half, a copy that stopped learning after the warm-up"),
+            Figure("kafka_hr10", "through Kafka, Redis and one trainer", (">=", 0.203)),
+            Figure("two_trainers_hr10", "the same with two trainers"),
             Figure("peers.item_knn", "HR@10 of itemKNN"),
             Figure("peers.popularity", "HR@10 of decayed popularity"),
             Figure("peers.isgd", "HR@10 of ISGD"),

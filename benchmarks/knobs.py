@@ -15,22 +15,18 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from prometheus_client.parser import text_string_to_metric_families
-
+from benchmarks import watched
 from benchmarks.local import end_on_sigterm, servers
 from benchmarks.machine import cpu_s, facts
 from embedding_store.contract import EmbeddingStore
-from embedding_store.errors import UnknownTable
 from infra.config import TowlineConfig
 from infra.demo import movielens
 from infra.demo.movielens import Ratings
 from infra.demo.replay import Replay
 from infra.local import process, services
-from infra.local.ports import ephemeral, is_free
 
 START_TIMEOUT_S = 180.0
 REPLAY_TIMEOUT_S = 1800.0
@@ -107,7 +103,7 @@ def replayed(
                 "learning": {"preset": preset},
                 "ingest": {"batch_events": batch_events},
                 "model": {"dense_layers": dense_layers},
-                "trainer": {"evaluate_share": 1.0, "metrics_port": _ports(trainers), **knobs},
+                "trainer": {"evaluate_share": 1.0, "metrics_port": watched.ports(trainers), **knobs},
                 "local": {"state_dir": Path(folder), "broker": "kafka"},
             }
         )
@@ -123,8 +119,8 @@ def _measured(
     pace = threading.Event()
     deadline = time.monotonic() + START_TIMEOUT_S
     # each has its share: a trainer that joins in the middle would cost a rebalance
-    while any(_metrics(p).get("towline_trainer_partitions", 0) != 2 for p in ports) or _clock(store) < 0:
-        _check(started, deadline)
+    while any(watched.metrics(p).get("towline_trainer_partitions", 0) != 2 for p in ports) or watched.clock(store) < 0:
+        watched.check(started, deadline)
         pace.wait(LOOK_EVERY_S)
     used_s = sum(cpu_s(record.pid) for record in started)
     replay.start()
@@ -132,16 +128,16 @@ def _measured(
     applied = 0
     deadline = time.monotonic() + REPLAY_TIMEOUT_S
     while replay.is_alive() or applied < replay.sent:
-        _check(started, deadline)
+        watched.check(started, deadline)
         if replay.error is not None:
             raise replay.error
-        clock = _clock(store)
+        clock = watched.clock(store)
         if clock > applied:
             applied, last_s = clock, time.monotonic()
             first_s = first_s or last_s
         pace.wait(LOOK_EVERY_S)
     used_s = sum(cpu_s(record.pid) for record in started) - used_s
-    seen = list(map(_metrics, ports))
+    seen = list(map(watched.metrics, ports))
 
     def total(name: str) -> float:
         return sum(values.get(name, 0.0) for values in seen)
@@ -159,41 +155,6 @@ def _measured(
         tests=int(tests),
         staleness_mean_events=round(total("towline_trainer_staleness_events_sum") / max(1.0, read), 1),
     )
-
-
-def _check(started: list[process.ProcessRecord], deadline: float) -> None:
-    dead = [record for record in started if not process.is_alive(record)]
-    if dead:
-        raise RuntimeError("a trainer ended:\n" + process.last_lines(dead[0].log))
-    if time.monotonic() > deadline:
-        raise RuntimeError("no end within the deadline:\n" + process.last_lines(started[0].log))
-
-
-def _clock(store: EmbeddingStore) -> int:
-    """Usable events that items and histories have on every shard; -1 before a trainer has declared the tables."""
-    try:
-        return min(s.clock for table in ("item", "history") for s in store.status(table))
-    except UnknownTable:
-        return -1
-
-
-def _metrics(port: int) -> dict[str, float]:
-    """A trainer's samples, by name and ranking; empty until it answers."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=2) as response:
-            text = response.read().decode()
-    except OSError:
-        return {}
-    samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
-    return {f"{s.name}{{{r}}}" if (r := s.labels.get("ranking")) else s.name: float(s.value) for s in samples}
-
-
-def _ports(n: int) -> int:
-    """The first of n free ports in a row."""
-    while True:
-        first = ephemeral()
-        if all(is_free(first + number) for number in range(1, n)):
-            return first
 
 
 if __name__ == "__main__":

@@ -66,6 +66,14 @@ class Rows:
     ids: Ragged  # n ids in canonical bytes; empty for missing keys and rows without an id
     state: F32 | None = None  # (n, state_dim) on demand
 
+    def part(self, lot: slice) -> Rows:
+        """Some that follow one another: views, ids apart."""
+        return Rows(
+            self.vectors[lot], self.found[lot], self.clock[lot], self.count[lot], self.updated_ms[lot],
+            self.last_seen[lot], self.gap[lot], self.popularity[lot], self.check[lot],
+            self.ids.take(np.arange(*lot.indices(len(self.found)))), None if self.state is None else self.state[lot],
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Histories:

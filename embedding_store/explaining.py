@@ -44,7 +44,7 @@ class Explanation:
     features: dict[int, float]  # what each feature of the user and the request adds, by its number in the model
     bias: float  # what dense layers add whatever the history says, as far as the ReLUs that are open now stay open
     popularity: float
-    transition: float  # what came next after the user's newest item
+    transition: float  # what came after the user's newest items
     keys: U64  # (h,) items of the pooled history that have a row, each once
     ids: list[bytes]  # h
     times: I64  # (h,) places of the history that the item has

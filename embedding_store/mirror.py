@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from embedding_store import mirror_file
-from embedding_store.contract import F32, I64, U64, Changes, Cursor, EmbeddingStore, Rows
+from embedding_store.contract import F32, I64, U32, U64, Changes, Cursor, EmbeddingStore, Rows
 from embedding_store.decay import clocks_of, decays, missed
 from embedding_store.errors import MirrorFileRefused
 from embedding_store.feature_mirror import FeatureMirror
@@ -29,6 +30,15 @@ from native.key_index import KeyIndex
 from native.ragged import Ragged
 
 _LN2 = float(np.log(2.0))
+_AT_ONCE = 8192
+"""Rows that are taken in while readers wait: a few milliseconds."""
+_GIVE_WAY_S = 0.0002
+"""A lock that is let go and taken again at once is never another's, however many wait for it."""
+_OF_SLOTS = (
+    "_scans", "_index", "_vectors", "_delivered", "_delivered_at", "_outputs", "_codes", "_scales",
+    "_log_popularity", "_bias", "_offset", "_columns", "_ids", "_named", "_checks",
+)  # fmt: skip
+"""What `_clear` begins anew."""
 I8 = npt.NDArray[np.int8]
 Number = TypeVar("Number", bound=np.generic)
 
@@ -276,11 +286,19 @@ class ItemMirror(MirrorReads):
                 self._stale |= self.features.take(news)
             moved |= self._stale and self._featured and not changes.rescan
         decayed = self._decayed(changes.clock) if moved and time.monotonic() >= self._decay_again_s else None
+        scanned = self._scanned(changes) if changes.rescan else None
+        slices = self._slices(changes)
         with self.lock:
             if decayed is not None:
                 self._vectors, self._outputs, self._codes, self._scales = decayed
                 self._note(Delta(vectors=True))
-            self._take(changes)
+            if scanned is not None:
+                self._adopt(scanned)
+            self._discard(changes.deleted)
+        self._take_in_slices(changes, slices[:-1])
+        with self.lock:
+            for part in slices[-1:]:
+                self._take(changes, part)
             self._behind = moved and decayed is None
             if not self._behind:
                 self._steps, self._stale = steps, False
@@ -326,30 +344,71 @@ class ItemMirror(MirrorReads):
         self._decay_again_s = ended_s + (ended_s - began_s) * (1.0 / self._decay_share - 1.0)
         return vectors, outputs, codes, scales
 
-    def _take(self, changes: Changes) -> None:
-        if changes.rescan:
-            self._clear()
-        freed = self._index.discard(changes.deleted)
+    def _scanned(self, changes: Changes) -> ItemMirror:
+        """The whole table, made beside what is read."""
+        other = copy.copy(self)
+        other.lock, other._delta = threading.RLock(), None
+        other._clear(len(changes.keys))
+        other._take(changes, slice(0, len(changes.keys)))
+        return other
+
+    def _adopt(self, other: ItemMirror) -> None:
+        """Its slots in place of one's own."""
+        for name in _OF_SLOTS:
+            setattr(self, name, getattr(other, name))
+        self._note(Delta(everything=True))
+
+    @staticmethod
+    def _slices(changes: Changes) -> list[slice]:
+        """What is taken in under one hold of the lock, in order; nothing of a scan, which is there as a whole."""
+        n = 0 if changes.rescan else len(changes.keys)
+        return [slice(start, min(n, start + _AT_ONCE)) for start in range(0, n, _AT_ONCE)]
+
+    def _take_in_slices(self, changes: Changes, slices: Sequence[slice]) -> None:
+        """All but the last of many: who reads meanwhile waits for one of them, and finds each row as it was or is."""
+        if not slices:
+            return
+        self._make_room(len(changes.keys))
+        for part in slices:
+            with self.lock:
+                self._take(changes, part)
+            time.sleep(_GIVE_WAY_S)
+
+    def _make_room(self, more: int) -> None:
+        """For so many new rows: arrays are copied while they are read, since nobody else writes to them."""
+        n = self._index.room_for(more)
+        if n == self._index.capacity:
+            return
+        grown = self._grown_to(n)
+        with self.lock:
+            self._index.reserve(n)
+            self._replace(grown)
+
+    def _discard(self, keys: U64) -> None:
+        freed = self._index.discard(keys)
         self._log_popularity[freed] = -np.inf
         self._bias[freed] = -np.inf
         self._named[freed] = False
         for slot in freed.tolist():
             self._ids[slot] = b""
         if len(freed):
-            self._note(Delta(moves=[(changes.deleted, None)], rows=[freed]))
-        if not len(changes.keys):
+            self._note(Delta(moves=[(keys, None)], rows=[freed]))
+
+    def _take(self, changes: Changes, part: slice) -> None:
+        keys = changes.keys[part]
+        if not len(keys):
             return
-        slots = self._placed(changes.keys)
-        rows = changes.rows
+        rows = changes.rows if len(keys) == len(changes.keys) else changes.rows.part(part)
+        slots = self._placed(keys)
         vectors = rows.vectors
         if self.features is not None and self._featured:
             vectors = vectors.copy()
-            self.features.add_to_items(changes.keys, vectors)
+            self.features.add_to_items(keys, vectors)
         self._vectors[slots] = vectors
         if self._own_delivered:
             self._delivered[slots] = rows.vectors
         if self._decays:
-            self._delivered_at[slots] = np.maximum(rows.clock, clocks_of(changes.keys, changes.clock))
+            self._delivered_at[slots] = np.maximum(rows.clock, clocks_of(keys, changes.clock))
         if not self._raw_are_outputs:
             self._outputs[slots] = item_outputs(self._model, self._towers.item, vectors)
         encode(self._outputs, slots, self._codes, self._scales)
@@ -394,20 +453,50 @@ class ItemMirror(MirrorReads):
 
     def _grow(self) -> None:
         n = self._index.capacity
-        if n == len(self._vectors):
-            return
-        self._vectors = _grown(self._vectors, n, 0.0)
-        self._delivered = _grown(self._delivered, n, 0.0) if self._own_delivered else self._vectors
-        self._delivered_at = _grown(self._delivered_at, n, 0)
-        self._outputs = self._vectors if self._raw_are_outputs else _grown(self._outputs, n, 0.0)
-        self._codes = _grown(self._codes, tiles(n, self._output_dim)[0], 0)
-        self._scales = _grown(self._scales, n, 0.0)
-        self._log_popularity = _grown(self._log_popularity, n, -np.inf)
-        self._bias = _grown(self._bias, n, -np.inf)
-        self._columns = {name: _grown(column, n, 0) for name, column in self._columns.items()}
-        self._named = _grown(self._named, n, False)
-        self._checks = _grown(self._checks, n, 0)
-        self._ids += [b""] * (n - len(self._ids))
+        if n != len(self._vectors):
+            self._replace(self._grown_to(n))
+
+    def _grown_to(self, n: int) -> _Arrays:
+        """Longer copies, which `_replace` puts in place. Pure."""
+        return _Arrays(
+            vectors=_grown(self._vectors, n, 0.0),
+            delivered=_grown(self._delivered, n, 0.0) if self._own_delivered else None,
+            delivered_at=_grown(self._delivered_at, n, 0),
+            outputs=None if self._raw_are_outputs else _grown(self._outputs, n, 0.0),
+            codes=_grown(self._codes, tiles(n, self._output_dim)[0], 0),
+            scales=_grown(self._scales, n, 0.0),
+            log_popularity=_grown(self._log_popularity, n, -np.inf),
+            bias=_grown(self._bias, n, -np.inf),
+            columns={name: _grown(column, n, 0) for name, column in self._columns.items()},
+            named=_grown(self._named, n, False),
+            checks=_grown(self._checks, n, 0),
+        )
+
+    def _replace(self, grown: _Arrays) -> None:
+        self._vectors = grown.vectors
+        self._delivered = grown.vectors if grown.delivered is None else grown.delivered
+        self._delivered_at = grown.delivered_at
+        self._outputs = grown.vectors if grown.outputs is None else grown.outputs
+        self._codes, self._scales = grown.codes, grown.scales
+        self._log_popularity, self._bias = grown.log_popularity, grown.bias
+        self._columns, self._named, self._checks = grown.columns, grown.named, grown.checks
+        self._ids += [b""] * (len(grown.vectors) - len(self._ids))
+
+
+class _Arrays(NamedTuple):
+    """One element for each slot."""
+
+    vectors: F32
+    delivered: F32 | None  # None: the vectors
+    delivered_at: I64
+    outputs: F32 | None  # None: the vectors
+    codes: I8
+    scales: F32
+    log_popularity: npt.NDArray[np.float64]
+    bias: F32
+    columns: dict[str, I64]
+    named: npt.NDArray[np.bool_]
+    checks: U32
 
 
 def _coarse(rows: int, dim: int) -> tuple[I8, F32]:

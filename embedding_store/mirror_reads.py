@@ -228,6 +228,18 @@ class MirrorReads(ABC):
         floor = self._log_floor + _LN2 * self.clock / self._half_life - self._scale
         return self._outputs[:n], self._bias[:n], np.float32(floor)
 
+    def log_popularity(self, keys: U64) -> F32:
+        """(n,) ln of decayed popularity at `clock`, of `popularity_floor` at least, as for keys it does not know.
+
+        Call under `lock`.
+        """
+        slots = self._index.find(keys)
+        _, popularity, floor = self.columns()
+        over = np.zeros(len(keys), np.float32)
+        known = slots >= 0
+        over[known] = np.maximum(popularity[slots[known]] - floor, np.float32(0.0))
+        return over + np.float32(self._log_floor)
+
     def coarse(self) -> tuple[I8, F32]:
         """(codes, scales) of the outputs of `columns`: `native.coarse`. Call under `lock`."""
         return self._codes, self._scales

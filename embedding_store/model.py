@@ -22,8 +22,9 @@ class ModelSettings(BaseModel):
     `history_length` items, weighted by recency^k at first (k = 0 the newest) and by learned position weights then;
     scaled by a learned factor per clock and bucket of history length; plus the user's own id vector if
     `user_id_vector`. Score: dot product + a · log of decayed popularity, a learned per bucket; with `successors`,
-    + g · log evidence of what came next after the user's newest item, g learned per bucket. Without `learned_gates`
-    position weights, factors (1), a (`popularity_weight`) and g (`transition_weight`) stay as they begin. Item and
+    + g · log evidence of what came next after the user's newest item + h · the same of what came a few places after his
+    newest ones, g and h learned per bucket. Without `learned_gates` position weights, factors (1), a
+    (`popularity_weight`), g and h (`transition_weight`) stay as they begin. Item and
     user rows learn by `optimizer`, `schedule`, `regularization` and `clip_norm`, in the store. With `dense_layers` both
     sides pass through a ReLU network of those widths first. `cosine` divides both outputs by their lengths,
     `temperature` the user's. Rows of declared `features` are added to an item's row wherever that is used, and to the
@@ -51,10 +52,13 @@ class ModelSettings(BaseModel):
     )
     popularity_half_life: int = Field(1000, ge=1, description="events after which an item's popularity has halved")
     successors: int = Field(
-        0, ge=0, le=1024, description="newest transitions kept per item: what its users liked next; 0: none"
+        0,
+        ge=0,
+        le=1024,
+        description="newest transitions kept per item: what its users liked next, or soon after; 0: none",
     )
     transition_weight: float = Field(
-        0.5, ge=0, le=10, allow_inf_nan=False, description="of log transitions from the user's newest item, at first"
+        0.5, ge=0, le=10, allow_inf_nan=False, description="of log evidence from transitions, at first"
     )
     initial_std: float = Field(0.03, gt=0, le=1)
     optimizer: Optimizer = Field(default_factory=Adagrad)

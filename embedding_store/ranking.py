@@ -13,7 +13,7 @@ from embedding_store.feature_mirror import read_values
 from embedding_store.mirror_reads import MirrorReads
 from embedding_store.model import ModelSettings
 from embedding_store.towers import bucket_of, user_outputs
-from embedding_store.transitions import Boosts, StoredTransitions, Transitions
+from embedding_store.transitions import Boosts, Followers, StoredTransitions, Transitions, newest_of
 from native.coarse import top_k_of_many
 from native.features import FeatureValues
 from native.pooling import pool_histories
@@ -102,7 +102,7 @@ class Ranker:
             return given
         return read_values(self._store, known.schema, "user_features", keys).beside(given)
 
-    def read(self, keys: U64) -> tuple[Histories, Rows | None, Boosts | None]:
+    def read(self, keys: U64) -> tuple[Histories, Rows | None, Followers | None]:
         """What the store holds of users: histories, and, if the model has them, id vectors and `transitions` from their
         newest items. Raises StoreUnavailable."""
         own: Rows | None = None
@@ -110,11 +110,12 @@ class Ranker:
             histories = self._store.histories("history", keys)
         else:
             histories, own = self._store.histories_and_rows("history", "user", keys)
-        return histories, own, self.transitions(*recent_items(histories, 1))
+        return histories, own, self.transitions(*newest_of(histories, self._model.history_length))
 
     def users_of(
-        self, histories: Histories, own: Rows | None, counted: Boosts | None, features: FeatureValues | None = None
-    ) -> Users:
+        self, histories: Histories, own: Rows | None, counted: Followers | None,
+        features: FeatureValues | None = None,
+    ) -> Users:  # fmt: skip
         """The user tower over what `read` and `features` returned."""
         clock, updated_ms = histories.clock, histories.updated_ms
         if own is not None:
@@ -141,16 +142,21 @@ class Ranker:
             boosts=boosts,
         )
 
-    def transitions(self, recent: U64, lengths: I64) -> Boosts | None:
-        """what came after the newest of `recent` (m, length); None: the model keeps none.
+    def transitions(self, recent: U64, near: F32) -> Followers | None:
+        """What came after items `recent` (m, length), newest first, of `near_weights` (m, r); None: none are kept.
 
         One read where transitions are the store's. Raises StoreUnavailable.
         """
-        return self._transitions.after(recent[:, 0], lengths) if self._model.successors else None
+        return self._transitions.after(recent, near) if self._model.successors else None
 
-    def boosts(self, counted: Boosts | None, ever: I64) -> Boosts | None:
+    def boosts(self, counted: Followers | None, ever: I64) -> Boosts | None:
         """What `transitions` add to scores of users who have `ever` (m,) items. Call under the mirror's lock."""
-        return None if counted is None else counted.weighted(self._mirror.gates.worth[bucket_of(ever)])
+        if counted is None:
+            return None
+        popularity = self._mirror.log_popularity(counted.keys)
+        return counted.boosts(
+            popularity, self._model.popularity_half_life, self._mirror.gates.worth[:, bucket_of(ever)]
+        )
 
     def recommend(
         self,

@@ -5,13 +5,13 @@ User of history i_0 … i_{n−1} (i_0 the newest), of all ever seen `length` lo
 
     h_v = Σ_k softmax_k(p_v[k]) · O_{i_k}[part v]      over the k whose item has a row
     x   = [s_1[b]·h_1 ; … ; s_V[b]·h_V] (+ own id vector), through the user's layers
-    score of item i = x · O_i + a[b] · lp_i + max(0, g[b]) · ln(1 + r_i / .02)
-    lp_i = ln(max(decayed popularity, floor)), r_i = share of i in what came next after i_0
+    score of item i = x · O_i + a[b] · lp_i + max(0, g[b]) · direct_i + max(0, h[b]) · near_i
+    lp_i = ln(max(decayed popularity, floor)), direct_i and near_i = evidence from what came after i_0 …
     (`embedding_store.transitions`)
 
 Cosine similarity: x and O_i are divided by their lengths; temperature T: x by T.
 
-At first p_v[k] = k·ln(recency of clock v), s = 1, a = popularity_weight, g = transition_weight.
+At first p_v[k] = k·ln(recency of clock v), s = 1, a = popularity_weight, g = h = transition_weight.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Gates:
     logits: F32  # (clocks, history_length) p
     scales: F32  # (clocks, BUCKETS) s
     prior: F32  # (BUCKETS,) a
-    transition: F32  # (2, BUCKETS) g, and what it is learned with; (0, BUCKETS) where the model keeps no transitions
+    transition: F32  # (3, BUCKETS) g, h, what they are learned with; (0, BUCKETS) where the model keeps no transitions
 
     @property
     def worth(self) -> F32:
-        """(BUCKETS,) max(0, g): a transition never speaks against an item."""
-        out: F32 = np.maximum(self.transition[0], np.float32(0.0))
+        """(2, BUCKETS) max(0, g) and max(0, h): a transition never speaks against an item."""
+        out: F32 = np.maximum(self.transition[:2], np.float32(0.0))
         return out
 
     @property
@@ -79,7 +79,7 @@ class Gates:
 def initial_gates(model: ModelSettings) -> Gates:
     """What the gates begin as, and stay where they are not learned."""
     logits = np.outer(np.log(model.clocks), np.arange(model.history_length))
-    transition = [model.transition_weight, 1.0] if model.successors else []
+    transition = [model.transition_weight, model.transition_weight, 1.0] if model.successors else []
     return Gates(
         logits.astype(np.float32),
         np.ones((len(model.clocks), BUCKETS), np.float32),

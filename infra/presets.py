@@ -39,7 +39,7 @@ class LearningSettings(BaseModel):
 
 PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     # The defaults of the settings themselves with longer histories and transitions, and a micro-batch for each update.
-    "quality": {"model": {"history_length": 50, "successors": 64}, "ingest": {"batch_events": 64}},
+    "quality": {"model": {"history_length": 50, "successors": 128}, "ingest": {"batch_events": 64}},
     # Half as wide, two passes with half as many replays.
     "balanced": {
         "model": {"dim": 64},
@@ -50,7 +50,7 @@ PRESETS: dict[str, dict[str, dict[str, Any]]] = {
     "throughput": {
         "model": {"dim": 32},
         "trainer": {"passes": 1, "replay": 1, "update_events": 0, "group": 256, "apply_every": 1},
-        "ingest": {"batch_events": 1024, "max_batch_events": 8192},
+        "ingest": {"batch_events": 1024, "max_batch_events": 16384},
     },
 }
 

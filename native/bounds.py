@@ -26,9 +26,9 @@ def longest(rows: F32, dim: int) -> float:
     """Largest sum of squares of the first `dim` columns of (n, width) rows; 0 without rows."""
     most = np.float32(0.0)
     for i in range(len(rows)):
-        row, total = rows[i], np.float32(0.0)
+        total = np.float32(0.0)
         for j in range(dim):
-            total += row[j] * row[j]
+            total += rows[i, j] * rows[i, j]
         most = max(most, total)
     return float(most)
 

@@ -13,6 +13,7 @@ from numba import njit
 
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
+Bool = npt.NDArray[np.bool_]
 Entries = npt.NDArray[np.void]
 
 
@@ -84,11 +85,12 @@ def newest_known(
     fresh_known: I64,
     items: U64,
     lengths: I64,
+    times_ms: I64,
 ) -> None:
     """The newest known items of each event, newest first: merges the ends of the two lists.
 
     An entry in both lists counts once: where a history shard is ahead, what is replayed is stored already. Fills items
-    (n, length) u64 and lengths (n,) with how many each row has.
+    (n, length) u64, lengths (n,) with how many each row has, and times_ms (n, r), r ≤ length, of the first ones.
     """
     for i in range(len(user)):
         u = user[i]
@@ -106,9 +108,13 @@ def newest_known(
             if take_stored:
                 s -= 1
                 items[i, k] = stored[s].item
+                if k < times_ms.shape[1]:
+                    times_ms[i, k] = stored[s].time_ms
             else:
                 f -= 1
                 items[i, k] = fresh[f].item
+                if k < times_ms.shape[1]:
+                    times_ms[i, k] = fresh[f].time_ms
             k += 1
         lengths[i] = k
 
@@ -170,3 +176,29 @@ def seen_before(
         at += stored_known[i]
         for k in range(fresh_known[i]):
             items[at + k] = fresh[f0 + k].item
+
+
+@njit(cache=True, nogil=True)
+def joined(items: U64, lengths: I64, out: U64) -> None:
+    """out = the first lengths[i] of each row of items (n, length), row after row; out (Σ lengths,)."""
+    at = 0
+    for i in range(len(lengths)):
+        for k in range(lengths[i]):
+            out[at] = items[i, k]
+            at += 1
+
+
+@njit(cache=True, nogil=True)
+def laid_out(numbers: I64, alive: Bool, lengths: I64, out: I64) -> None:
+    """The way back: out (n, length) has the next lengths[i] of `numbers` in row i, -1 where not alive and behind them.
+
+    numbers (Σ lengths,), below len(alive).
+    """
+    at = 0
+    for i in range(len(lengths)):
+        for k in range(out.shape[1]):
+            if k < lengths[i]:
+                out[i, k] = numbers[at] if alive[numbers[at]] else -1
+                at += 1
+            else:
+                out[i, k] = -1

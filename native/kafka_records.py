@@ -12,10 +12,15 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from native.memory import read8, read64
+
 U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]
 
 _MAX_SHIFT = 63
+_NEWLINES, _LOW7 = np.uint64(0x0A0A0A0A0A0A0A0A), np.uint64(0x7F7F7F7F7F7F7F7F)
+_ONES, _EVEN, _UNITS = np.uint64(0x0101010101010101), np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0001000100010001)
+_MOST_WORDS = 255
 
 
 @njit(cache=True, nogil=True)
@@ -76,11 +81,26 @@ def parse_records(
 
 @njit(cache=True, nogil=True)
 def count_lines(data: U8, start: I64, size: I64, out: I64) -> None:
-    """out[i] = 1 + newlines in data[start[i]:start[i] + size[i]]; size −1 counts as 0. All (n,)."""
+    """out[i] = 1 + newlines in data[start[i]:start[i] + size[i]]; size −1 counts as 0. All (n,).
+
+    Eight bytes at a time: what a newline is subtracted from is 0, and a byte b has its high bit in (b & 127) + 127 | b
+    unless it is 0 (Warren, Hacker's Delight, §6-1). 255 words fit into the bytes of a sum.
+    """
+    base = data.ctypes.data
     for i in range(len(start)):
-        lines = 1
-        for k in range(start[i], start[i] + max(size[i], 0)):
-            lines += data[k] == 10
+        at, left = base + start[i], max(size[i], 0)
+        lines: Any = 1
+        while left >= 8:
+            words = min(left >> 3, _MOST_WORDS)
+            sums = np.uint64(0)
+            for w in range(words):
+                word = read64(at + 8 * w) ^ _NEWLINES
+                sums += (~(((word & _LOW7) + _LOW7) | word) >> np.uint64(7)) & _ONES
+            at, left = at + 8 * words, left - 8 * words
+            pairs = (sums & _EVEN) + ((sums >> np.uint64(8)) & _EVEN)
+            lines += np.int64((pairs * _UNITS) >> np.uint64(48))
+        for k in range(left):
+            lines += read8(at + k) == np.uint64(10)
         out[i] = lines
 
 

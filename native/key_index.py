@@ -6,6 +6,8 @@ The table is two arrays: `places` (capacity, a power of two) holds slot + 1, 0 f
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 from numba import njit
@@ -56,16 +58,9 @@ def remove(places: I64, slot_keys: U64, keys: U64) -> None:
 
 
 @njit(cache=True, nogil=True)
-def unique(keys: U64, unique_keys: U64, inverse: I64) -> int:
-    """Number the distinct keys by first appearance: fills unique_keys and inverse (n,), returns how many. O(n).
-
-    unique_keys (n,) u64, inverse (n,) i64: unique_keys[inverse[i]] == keys[i].
-    """
-    capacity = 16
-    while capacity < 2 * len(keys):
-        capacity *= 2
-    places = np.zeros(capacity, np.int64)
-    mask = np.uint64(capacity - 1)
+def number(keys: U64, unique_keys: U64, inverse: I64, places: I64) -> int:
+    """As `unique`. places (capacity,): zeros, a power of two that is 2n at least; becomes the index of unique_keys."""
+    mask = np.uint64(len(places) - 1)
     found = 0
     for i in range(len(keys)):
         at = mix(keys[i]) & mask
@@ -79,12 +74,44 @@ def unique(keys: U64, unique_keys: U64, inverse: I64) -> int:
     return found
 
 
+@njit(cache=True, nogil=True)
+def unique(keys: U64, unique_keys: U64, inverse: I64) -> int:
+    """Number the distinct keys by first appearance: fills unique_keys and inverse (n,), returns how many. O(n).
+
+    unique_keys (n,) u64, inverse (n,) i64: unique_keys[inverse[i]] == keys[i].
+    """
+    capacity = 16
+    while capacity < 2 * len(keys):
+        capacity *= 2
+    return number(keys, unique_keys, inverse, np.zeros(capacity, np.int64))
+
+
+class Numbered(NamedTuple):
+    """Distinct keys of a column, by first appearance."""
+
+    keys: U64  # (u,)
+    numbers: I64  # (n,) of each of the column's
+    places: I64
+
+    def find(self, keys: U64) -> I64:
+        """(m,) number of each key, -1 where the column hasn't it. Pure."""
+        out = np.empty(len(keys), np.int64)
+        find(self.places, self.keys, keys, out)
+        return out
+
+
+def numbered(keys: U64) -> Numbered:
+    """The column's distinct keys, to be asked for others."""
+    distinct, inverse = np.empty(len(keys), np.uint64), np.empty(len(keys), np.int64)
+    places = np.zeros(1 << max(4, (2 * len(keys) - 1).bit_length()), np.int64)
+    n = number(keys, distinct, inverse, places)
+    return Numbered(distinct[:n].copy(), inverse, places)
+
+
 def unique_keys(keys: U64) -> tuple[U64, I64]:
     """(distinct keys by first appearance, (n,) index of each key among them)."""
-    distinct = np.empty(len(keys), np.uint64)
-    inverse = np.empty(len(keys), np.int64)
-    n = unique(keys, distinct, inverse)
-    return distinct[:n].copy(), inverse
+    found = numbered(keys)
+    return found.keys, found.numbers
 
 
 class KeyIndex:
@@ -121,6 +148,15 @@ class KeyIndex:
         """(high_water,) key of each slot; of a freed slot, its last key."""
         return self._keys[: self._used]
 
+    def room_for(self, more: int) -> int:
+        """`capacity` after so many more keys at most. Pure."""
+        return _doubled(self.capacity, self._used + more)
+
+    def reserve(self, capacity: int) -> None:
+        """Raise `capacity` to what `room_for` gave. O(capacity)."""
+        if capacity > self.capacity:
+            self._rebuild(capacity)
+
     def find(self, keys: U64) -> I64:
         """(n,) slot of each key, -1 where absent. Pure."""
         out = np.empty(len(keys), np.int64)
@@ -137,7 +173,7 @@ class KeyIndex:
             slots[missing] = np.concatenate([np.array(reused, np.int64), fresh])
             self._used += len(fresh)
             if self._used > len(self._keys) or 2 * (self._used + self._dead) > len(self._places):
-                self._rebuild()
+                self._rebuild(_doubled(self.capacity, self._used))
             insert(self._places, self._keys, keys[missing], slots[missing])
         return slots
 
@@ -150,10 +186,7 @@ class KeyIndex:
         self._free.extend(slots.tolist())
         return slots
 
-    def _rebuild(self) -> None:
-        capacity = len(self._keys)
-        while capacity < self._used:
-            capacity *= 2
+    def _rebuild(self, capacity: int) -> None:
         live = self._places[self._places > 0] - 1
         keys = np.zeros(capacity, np.uint64)
         keys[: min(len(self._keys), capacity)] = self._keys
@@ -161,3 +194,10 @@ class KeyIndex:
         self._dead = 0
         self._keys = keys
         insert(self._places, self._keys, keys[live], live)
+
+
+def _doubled(capacity: int, slots: int) -> int:
+    """As often as it takes for so many slots."""
+    while capacity < slots:
+        capacity *= 2
+    return capacity

@@ -29,11 +29,12 @@ def pool_histories(vectors: F32, slots: I64, logits: F32, scales: F32, bucket: I
 
     vectors (u, dim) f32, slots (batch, length) i64, logits (clocks, length) f32, scales (clocks, buckets) f32, bucket
     (batch,) i64. Fills shares (batch, clocks, length) and out (batch, dim). Four rows are added at a time: a sum goes
-    through memory once for them all.
+    through memory once for them all. All is indexed by element: a slice of a row is an object that is counted.
     """
     clocks, length = logits.shape
     part = vectors.shape[1] // clocks
-    places = np.empty(length + 3, np.int64)
+    parts, pooled = vectors.reshape(len(vectors), clocks, part), out.reshape(len(out), clocks, part)
+    places, rows = np.empty(length + 3, np.int64), np.empty(length + 3, np.int64)
     weights = np.zeros(length + 3, np.float32)
     raised = np.empty_like(logits)  # exp of each logit, once for the whole batch
     for v in range(clocks):
@@ -43,34 +44,41 @@ def pool_histories(vectors: F32, slots: I64, logits: F32, scales: F32, bucket: I
     for b in range(slots.shape[0]):
         present = 0
         for k in range(length):
-            places[present] = k
+            places[present], rows[present] = k, slots[b, k]
             present += slots[b, k] >= 0
-        out[b, :] = np.float32(0.0)
-        shares[b, :, :] = np.float32(0.0)
-        if present == 0:
-            continue
-        places[present : present + 3] = places[0]
         for v in range(clocks):
+            for k in range(length):
+                shares[b, v, k] = np.float32(0.0)
+            if present == 0:
+                for j in range(part):
+                    pooled[b, v, j] = np.float32(0.0)
+                continue
             total = np.float32(0.0)
             for n in range(present):
                 weights[n] = raised[v, places[n]]
                 total += weights[n]
             if not total > _FAINT:  # next to those that are there others are overwhelming: among themselves they aren't
                 total = _softmax(logits[v], places, present, weights)
-            scale, target = scales[v, bucket[b]], out[b, v * part : (v + 1) * part]
+            scale = scales[v, bucket[b]]
             for n in range(present):
                 share = weights[n] / total
                 shares[b, v, places[n]] = share
                 weights[n] = share * scale
-            weights[present : present + 3] = np.float32(0.0)
+            for n in range(present, present + 3):
+                weights[n], rows[n] = np.float32(0.0), rows[0]
             for n in range(0, present, 4):
                 w0, w1, w2, w3 = weights[n], weights[n + 1], weights[n + 2], weights[n + 3]
-                r0 = vectors[slots[b, places[n]], v * part : (v + 1) * part]
-                r1 = vectors[slots[b, places[n + 1]], v * part : (v + 1) * part]
-                r2 = vectors[slots[b, places[n + 2]], v * part : (v + 1) * part]
-                r3 = vectors[slots[b, places[n + 3]], v * part : (v + 1) * part]
+                r0, r1, r2, r3 = rows[n], rows[n + 1], rows[n + 2], rows[n + 3]
+                if n == 0:
+                    for j in range(part):
+                        pooled[b, v, j] = (
+                            w0 * parts[r0, v, j] + w1 * parts[r1, v, j] + w2 * parts[r2, v, j] + w3 * parts[r3, v, j]
+                        )
+                    continue
                 for j in range(part):
-                    target[j] += w0 * r0[j] + w1 * r1[j] + w2 * r2[j] + w3 * r3[j]
+                    pooled[b, v, j] += (
+                        w0 * parts[r0, v, j] + w1 * parts[r1, v, j] + w2 * parts[r2, v, j] + w3 * parts[r3, v, j]
+                    )
 
 
 @njit(cache=True, inline="always")
@@ -91,6 +99,7 @@ def pool_gradients(gradients: F32, slots: I64, shares: F32, scales: F32, bucket:
     """Add to out (u, dim) the gradient of `pool_histories` with respect to vectors, from its output's (batch, dim)."""
     clocks = shares.shape[1]
     part = gradients.shape[1] // clocks
+    sources, targets = gradients.reshape(len(gradients), clocks, part), out.reshape(len(out), clocks, part)
     for b in range(slots.shape[0]):
         for k in range(slots.shape[1]):
             slot = slots[b, k]
@@ -98,9 +107,8 @@ def pool_gradients(gradients: F32, slots: I64, shares: F32, scales: F32, bucket:
                 continue
             for v in range(clocks):  # a row is looked for once
                 weight = scales[v, bucket[b]] * shares[b, v, k]
-                source, row = gradients[b, v * part : (v + 1) * part], out[slot, v * part : (v + 1) * part]
                 for j in range(part):
-                    row[j] += weight * source[j]
+                    targets[slot, v, j] += weight * sources[b, v, j]
 
 
 @njit(cache=True, nogil=True, fastmath=_SUM_ORDER)
@@ -115,28 +123,28 @@ def gate_gradients(
     """
     clocks, length = d_logits.shape
     part = vectors.shape[1] // clocks
-    places, dots = np.empty(length + 3, np.int64), np.empty(length + 3, np.float32)
-    for b in rows:
-        present = 0
+    parts, sources = vectors.reshape(len(vectors), clocks, part), gradients.reshape(len(gradients), clocks, part)
+    places, at, dots = np.empty(length + 3, np.int64), np.empty(length + 3, np.int64), np.empty(length + 3, np.float32)
+    for i in range(len(rows)):
+        b, present = rows[i], 0
         for k in range(length):
-            places[present] = k
+            places[present], at[present] = k, slots[b, k]
             present += slots[b, k] >= 0
         if present == 0:
             continue
-        places[present : present + 3] = places[0]
+        for n in range(present, present + 3):
+            at[n] = at[0]
         for v in range(clocks):
-            source, mean = gradients[b, v * part : (v + 1) * part], np.float32(0.0)
+            mean = np.float32(0.0)
             for n in range(0, present, 4):
-                r0 = vectors[slots[b, places[n]], v * part : (v + 1) * part]
-                r1 = vectors[slots[b, places[n + 1]], v * part : (v + 1) * part]
-                r2 = vectors[slots[b, places[n + 2]], v * part : (v + 1) * part]
-                r3 = vectors[slots[b, places[n + 3]], v * part : (v + 1) * part]
+                r0, r1, r2, r3 = at[n], at[n + 1], at[n + 2], at[n + 3]
                 d0 = d1 = d2 = d3 = np.float32(0.0)
                 for j in range(part):
-                    d0 += source[j] * r0[j]
-                    d1 += source[j] * r1[j]
-                    d2 += source[j] * r2[j]
-                    d3 += source[j] * r3[j]
+                    g = sources[b, v, j]
+                    d0 += g * parts[r0, v, j]
+                    d1 += g * parts[r1, v, j]
+                    d2 += g * parts[r2, v, j]
+                    d3 += g * parts[r3, v, j]
                 dots[n], dots[n + 1], dots[n + 2], dots[n + 3] = d0, d1, d2, d3
             for n in range(present):
                 mean += shares[b, v, places[n]] * dots[n]
@@ -152,20 +160,20 @@ def add_rows(values: F32, rows: I64, out: F32) -> None:
 
     values (n, dim) f32, rows (n,) i64, out (u, dim) f32.
     """
+    dim = values.shape[1]
     for i in range(len(rows)):
-        if rows[i] >= 0:
-            source = values[i]
-            target = out[rows[i]]
-            for j in range(values.shape[1]):
-                target[j] += source[j]
+        row = rows[i]
+        if row >= 0:
+            for j in range(dim):
+                out[row, j] += values[i, j]
 
 
 @njit(cache=True, nogil=True)
 def gather_add(values: F32, rows: I64, out: F32) -> None:
     """out[i] += values[rows[i]]; negative rows are skipped. values (u, dim) f32, rows (n,) i64, out (n, dim) f32."""
+    dim = values.shape[1]
     for i in range(len(rows)):
-        if rows[i] >= 0:
-            source = values[rows[i]]
-            target = out[i]
-            for j in range(values.shape[1]):
-                target[j] += source[j]
+        row = rows[i]
+        if row >= 0:
+            for j in range(dim):
+                out[i, j] += values[row, j]

@@ -13,6 +13,8 @@ from numba import njit
 from native.memory import float_of_bits, float_to_bits
 
 F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 _SUM_ORDER = {"reassoc", "contract"}
@@ -64,52 +66,75 @@ def exp_all_below(values: F32) -> None:
 
 @njit(cache=True, nogil=True, fastmath=_SUM_ORDER)
 def push(
-    logits: F32, mask: Bool, prior: F32, popularity: F32, bias: F32, weight: F32, smoothing: float, d_prior: F32
-) -> float:
-    """Turn products u_i · v_j (n, group) into ∂loss/∂logit in place; the summed loss.
+    logits: F32, mask: Bool, prior: F32, popularity: F32, bias: F32, weight: F32, first: int, smoothing: float,
+    d_prior: F32,
+) -> float:  # fmt: skip
+    """Turn products u_i · v_j (groups, rows, group) into ∂loss/∂logit in place; the summed loss.
 
-    Example i is row i and, in its group of `group` in a row, a column; n is a multiple of it. mask (n, group); prior,
-    popularity, bias, weight (n,). Logits are l_ij = u_i · v_j + prior_i·popularity_j + bias_j over the mask. Row i's
-    target is (1 − ε) on its own column plus ε evenly over the m columns of its mask (Szegedy et al. 2016, arXiv
-    1512.00567, §7): loss_i = w_i·(ln Σ exp l_ij − (1 − ε)·l_ii − ε/m·Σ_j l_ij), ∂ = w_i·(softmax − target). Rows of
-    weight 0 are no rows: zeros. d_prior (n,) becomes Σ_j ∂_ij·popularity_j.
+    Rows are those from `first` on of each group's `group` examples, columns all of them. mask (groups, rows, group);
+    prior, weight (groups, rows); popularity, bias (groups, group). Logits are l_ij = u_i · v_j + prior_i·popularity_j +
+    bias_j over the mask. Row i's target is (1 − ε) on its own column plus ε evenly over the m columns of its mask
+    (Szegedy et al. 2016, arXiv 1512.00567, §7): loss_i = w_i·(ln Σ exp l_ij − (1 − ε)·l_ii − ε/m·Σ_j l_ij), ∂ =
+    w_i·(softmax − target). Rows of weight 0 are no rows: zeros. d_prior (groups, rows) becomes Σ_j ∂_ij·popularity_j.
+
+    All is indexed by element: a slice of a row is an object that is counted, which costs more than a row of 64.
     """
-    n, group = logits.shape
+    groups, rows, group = logits.shape
     loss = 0.0
     sharp = np.float32(1.0 - smoothing)
-    for i in range(n):
-        row, kept = logits[i], mask[i]
-        if weight[i] == _ZERO:
-            row[:] = _ZERO
-            d_prior[i] = _ZERO
-            continue
-        start = i - i % group
-        popular, biases = popularity[start : start + group], bias[start : start + group]
-        own, slope = i - start, prior[i]
-        top = np.int32(-2147483648)
-        for j in range(group):
-            value = row[j] + slope * popular[j] + biases[j] if kept[j] else _NEVER
-            row[j] = value
-            bits = float_to_bits(value)
-            ordered = bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))  # as floats are, NaN above all
-            top = ordered if ordered > top else top
-        highest = float_of_bits(top ^ ((top >> np.int32(31)) & np.int32(0x7FFFFFFF)))
-        own_logit = row[own] - highest
-        total, sums, columns = _ZERO, _ZERO, _ZERO
-        for j in range(group):
-            value = row[j] - highest
-            sums += value if kept[j] else _ZERO
-            columns += _ONE if kept[j] else _ZERO
-            raised = exp_below(value)
-            row[j] = raised
-            total += raised
-        even = np.float32(smoothing) / columns
-        loss += weight[i] * (np.log(total) - sharp * own_logit - even * sums)
-        scale, spread, moved = weight[i] / total, weight[i] * even, _ZERO
-        for j in range(group):
-            value = scale * row[j] - (spread if kept[j] else _ZERO)
-            row[j] = value
-            moved += value * popular[j]
-        row[own] -= weight[i] * sharp
-        d_prior[i] = moved - weight[i] * sharp * popular[own]
+    for g in range(groups):
+        for i in range(rows):
+            w = weight[g, i]
+            if w == _ZERO:
+                for j in range(group):
+                    logits[g, i, j] = _ZERO
+                d_prior[g, i] = _ZERO
+                continue
+            own, slope = first + i, prior[g, i]
+            top = np.int32(-2147483648)
+            for j in range(group):
+                value = logits[g, i, j] + slope * popularity[g, j] + bias[g, j] if mask[g, i, j] else _NEVER
+                logits[g, i, j] = value
+                bits = float_to_bits(value)
+                ordered = bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF))  # as floats are, NaN above all
+                top = ordered if ordered > top else top
+            highest = float_of_bits(top ^ ((top >> np.int32(31)) & np.int32(0x7FFFFFFF)))
+            own_logit = logits[g, i, own] - highest
+            total, sums, columns = _ZERO, _ZERO, _ZERO
+            for j in range(group):
+                value = logits[g, i, j] - highest
+                sums += value if mask[g, i, j] else _ZERO
+                columns += _ONE if mask[g, i, j] else _ZERO
+                raised = exp_below(value)
+                logits[g, i, j] = raised
+                total += raised
+            even = np.float32(smoothing) / columns
+            loss += w * (np.log(total) - sharp * own_logit - even * sums)
+            scale, spread, moved = w / total, w * even, _ZERO
+            for j in range(group):
+                value = scale * logits[g, i, j] - (spread if mask[g, i, j] else _ZERO)
+                logits[g, i, j] = value
+                moved += value * popularity[g, j]
+            logits[g, i, own] -= w * sharp
+            d_prior[g, i] = moved - w * sharp * popularity[g, own]
     return loss
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def losses_among(own: F32, others: F32, target: I64, columns: I64, out: F64) -> None:
+    """out[i] = ln(e^own + Σ_j e^others_ij) − own − ln(1 + m): what a softmax loses, less what guessing would.
+
+    Over the m columns that are finite and other items than row i's target. own, target, out (n,); others (n, m);
+    columns (m,). What is not finite shows, but for an infinitely low score.
+    """
+    for i in range(len(own)):
+        top, competing = own[i], 0
+        for j in range(len(columns)):
+            value = others[i, j]
+            if columns[j] != target[i]:
+                top = max(value, top)
+                competing += np.isfinite(value)
+        total = exp_below(own[i] - top)
+        for j in range(len(columns)):
+            total += exp_below(others[i, j] - top) if columns[j] != target[i] else _ZERO
+        out[i] = np.log(total) + (top - own[i]) - np.log1p(np.float64(competing))

@@ -28,37 +28,37 @@ def own_columns(
     A group's columns are chained by item: a row takes as long as its user has items, not as the group has columns. Who
     has far more items than that is marked once, and compared by column.
     """
-    n = len(target)
     marks, marked_start = np.zeros(len(heads), np.bool_), -1  # what the user whose items begin there has
     chain = np.empty(group, np.int32)  # the column before with the same item, -1: none
-    for start in range(0, n, group):
+    columns = is_column.reshape(-1, group)
+    for g in range(len(columns)):
+        start = g * group
         for j in range(group):
             item = target[start + j]
             chain[j] = heads[item]
             heads[item] = j
-        columns = is_column[start : start + group]
         for i in range(start, start + group):
-            row = out[i]
-            row[:] = columns
+            for j in range(group):  # by element: a slice of a row is an object that is counted, which costs more
+                out[i, j] = columns[g, j]
             column = heads[target[i]]
             while column >= 0:
-                row[column] = False
+                out[i, column] = False
                 column = chain[column]
             if seen_stop[i] - seen_start[i] > _LONG * group:  # one user may have half of a large micro-batch
                 if marked_start != seen_start[i]:
                     marks[:] = False
                     marked_start = seen_start[i]
-                    for item in seen[seen_start[i] : seen_stop[i]]:
-                        marks[item] = True
+                    for k in range(seen_start[i], seen_stop[i]):
+                        marks[seen[k]] = True
                 for j in range(group):
-                    row[j] &= not marks[target[start + j]]
-                row[i - start] = is_column[i]
+                    out[i, j] &= not marks[target[start + j]]
+                out[i, i - start] = columns[g, i - start]
                 continue
-            for item in seen[seen_start[i] : seen_stop[i]]:
-                column = heads[item]  # of -1: the last place; a test for it would be guessed wrong too often
+            for k in range(seen_start[i], seen_stop[i]):
+                column = heads[seen[k]]  # of -1: the last place; a test for it would be guessed wrong too often
                 while column >= 0:
-                    row[column] = False
+                    out[i, column] = False
                     column = chain[column]
-            row[i - start] = is_column[i]
+            out[i, i - start] = columns[g, i - start]
         for j in range(group):
             heads[target[start + j]] = -1

@@ -114,7 +114,7 @@ class ScoreParts(msgspec.Struct):
     features: Annotated[list[FeaturePart], Meta(description="of the user and the request, as far as declared")]
     item: Annotated[ItemParts | None, Meta(description="null: the model declares no features of items")]
     transition: Annotated[
-        Score | None, Meta(description="of what comes next after the user's newest item; null: the model has none")
+        Score | None, Meta(description="of what comes after the user's newest items; null: the model has none")
     ]
 
 

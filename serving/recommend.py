@@ -31,7 +31,7 @@ from serving.taste import Strategy, Taste, ranked_by, tastes_of
 from serving.times import age_s, now_ms
 from serving.together import Together
 
-_LOT = 16
+_LOT = 8
 """Requests answered by one pass: from four on it costs by the request, and its length is what the next lot waits."""
 
 

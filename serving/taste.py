@@ -36,7 +36,7 @@ class Taste:
     cold: bool
     unreachable: bool = False  # the store could not be asked
     prior: float | None = None  # weight of log popularity; None: what the model begins with
-    boost: Boosts | None = None  # what transitions from his newest item add to scores
+    boost: Boosts | None = None  # what transitions from his newest items add to scores
 
 
 def tastes_of(service: Service, live: Live, keys: U64, request: FeatureValues | None = None) -> list[Taste]:

@@ -45,7 +45,19 @@ class DenseWorker:
         self._base_clock = 0
         self._versions: DenseVersions | None = None
         self.examples = 0
-        self.variable = tf.Variable(tf.zeros([max(1, self._parameters.size)]), trainable=False)
+        self._variable: tf.Variable | None = None
+
+    @property
+    def variable(self) -> tf.Variable:
+        """The parameters as TensorFlow's; made when first asked for, and the same as here from then on."""
+        if self._variable is None:
+            self._variable = tf.Variable(tf.zeros([max(1, self._parameters.size)]), trainable=False)
+            self._tell_tensorflow()
+        return self._variable
+
+    def _tell_tensorflow(self) -> None:
+        if self._variable is not None and self._parameters.size:
+            self._variable.assign(self._local)
 
     @property
     def gates(self) -> Gates:
@@ -84,8 +96,7 @@ class DenseWorker:
     def undo(self, mark: Mark) -> None:
         """Everything is as it was at `mark`, if nothing was read since."""
         self._local, self._squares, self.examples = mark
-        if self._model.dense_layers:
-            self.variable.assign(self._local)
+        self._tell_tensorflow()
 
     def read(self) -> None:
         """Forget local changes and take the store's values. Raises StoreUnavailable."""
@@ -94,8 +105,7 @@ class DenseWorker:
         self._base_clock, self._base = self._parameters.read_version(self._store)
         self._local = self._base.copy()
         self.examples = 0
-        if self._model.dense_layers:
-            self.variable.assign(self._local)
+        self._tell_tensorflow()
 
     def step(self, gradients: F32, examples: int, gates: Gates | None = None) -> None:
         """w ← w − η·g/√s locally, s ← s + g²; `gradients` (size,) of layers summed over `examples`, `gates` summed."""
@@ -108,8 +118,7 @@ class DenseWorker:
             g[: self._parameters.gates] = gates.flat()
         self._squares += g * g
         self._local -= self._rates * g / np.sqrt(self._squares)
-        if self._model.dense_layers:
-            self.variable.assign(self._local)
+        self._tell_tensorflow()
         self.examples += examples
 
     def keep_version(self, generation: int, every_s: float) -> None:

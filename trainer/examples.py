@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from embedding_store.contract import ENTRY, F32, I64, U64, Bool, EmbeddingStore, Histories, Rows
 from embedding_store.model import ModelSettings
-from embedding_store.transitions import Boosts, StoredTransitions
+from embedding_store.transitions import REACH, Followers, StoredTransitions, near_weights
 from ingest.columns import Events
 from native.features import REQUEST
 from native.grouping import grouped, in_order
-from native.histories import ever_known, known_before, newest_known, seen_before
-from native.key_index import KeyIndex, unique_keys
+from native.histories import ever_known, joined, known_before, laid_out, newest_known, seen_before
+from native.key_index import Numbered, numbered
 from trainer.features import ExampleFeatures, FeatureReader, Recorded
 from trainer.replay import ReplayBuffer
 from trainer.row_reader import RowReader
@@ -40,7 +40,8 @@ class Past:
     lists: Lists
     stored_known: I64  # (n,) how many of its user's stored entries an event knows
     fresh_known: I64  # (n,) likewise of the fresh ones
-    after: Boosts | None = None  # transitions from the newest item; None: the model keeps none
+    near: F32  # (n, min(history_length, REACH)) what the newest items weigh as what an event comes after
+    after: Followers | None = None  # transitions from the newest items; None: the model keeps none
 
     def seen(self, rows: I64) -> tuple[I64, U64]:
         """(offsets (m + 1,), items that the users of m of the events have, one after another, repeats allowed)."""
@@ -70,7 +71,7 @@ class Examples:
     positive_weight: float  # of the fresh events
     features: ExampleFeatures | None = None  # None: the model has none
 
-    after: After | None = None  # transitions from the newest item of each fresh event; None: the model keeps none
+    after: After | None = None  # transitions from the newest items of each fresh event; None: the model keeps none
 
     @property
     def vectors(self) -> F32:
@@ -80,11 +81,12 @@ class Examples:
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """What came next, and `evidence` of it: items[bounds[i]:bounds[i + 1]] after the newest item of fresh event i."""
+    """What came after the newest items of fresh event i: items[bounds[i]:bounds[i + 1]], see `Followers`."""
 
     bounds: I64  # (fresh + 1,)
     items: I64  # numbers of those that occur here
-    values: F32
+    direct: F32
+    near: F32
 
 
 def positives(events: Events) -> Entries:
@@ -142,7 +144,8 @@ class ExampleReader:
         """
         rows: RowReader = self._store if again else self._rows
         replayed = self._replay.draw(self._replays_per_event * len(events))
-        users, numbers = unique_keys(np.concatenate([events.user_key, replayed.user]))
+        named = numbered(np.concatenate([events.user_key, replayed.user]))
+        users, numbers = named.keys, named.numbers
         own: Rows | None = None
         if self._model.user_id_vector:
             histories, own = rows.histories_and_rows("history", "user", users, with_state=self._with_state)
@@ -151,7 +154,7 @@ class ExampleReader:
         is_positive = events.label > 0
         fresh = _by_user(
             len(users),
-            np.concatenate([_numbers(users, pending_users), numbers[: len(events)][is_positive]]),
+            np.concatenate([named.find(pending_users), numbers[: len(events)][is_positive]]),
             np.concatenate([pending, positives(events)]),
         )
         past = self._past(events, histories, fresh, numbers[: len(events)])
@@ -160,8 +163,10 @@ class ExampleReader:
         joined_recent = np.concatenate([past.recent, replayed.recent])
         lengths = np.concatenate([past.lengths, replayed.lengths])
         targets = np.concatenate([events.item_key, replayed.item])
-        present = np.arange(joined_recent.shape[1]) < lengths[:, None]
-        item_keys, item_numbers = unique_keys(np.concatenate([targets, joined_recent[present]]))
+        past_items = np.empty(lengths.sum(), np.uint64)
+        joined(joined_recent, lengths, past_items)
+        index = numbered(np.concatenate([targets, past_items]))
+        item_keys, item_numbers = index.keys, index.numbers
         items = rows.lookup("item", item_keys, with_ids=False, with_state=self._with_state)
         # A history may name an item that was evicted or forgotten; one whose first events are in our hands is not
         # missing.
@@ -172,12 +177,9 @@ class ExampleReader:
         known_users = histories.found | (np.diff(fresh[0]) > 0)
         is_column = np.ones(len(targets), bool)
         is_column[len(events) :] = alive[item_numbers[len(events) : len(targets)]] & known_users[numbers[len(events) :]]
-        recent = np.full(joined_recent.shape, -1, np.int64)
-        history_numbers = item_numbers[len(targets) :]
-        recent[present] = np.where(alive[history_numbers], history_numbers, -1)
+        recent = np.empty(joined_recent.shape, np.int64)
+        laid_out(item_numbers[len(targets) :], alive, lengths, recent)
 
-        index = KeyIndex(max(16, len(item_keys)))
-        index.add(item_keys)
         learned = is_positive | self._labels
         is_row = np.concatenate([learned, is_column[len(events) :]])
         features: ExampleFeatures | None = None
@@ -230,18 +232,20 @@ class ExampleReader:
         lists = (histories.offsets, histories.entries, *fresh)
         known_before(*lists, user, events.time_ms, events.partition, events.place, stored_known, fresh_known)
         recent, lengths = np.zeros((n, self._model.history_length), np.uint64), np.zeros(n, np.int64)
-        newest_known(*lists, user, stored_known, fresh_known, recent, lengths)
+        times = np.zeros((n, min(REACH, self._model.history_length)), np.int64)
+        newest_known(*lists, user, stored_known, fresh_known, recent, lengths, times)
         ever = np.empty(n, np.int64)
         ever_known(*lists, user, stored_known, fresh_known, ever)
-        after = self._transitions.after(recent[:, 0], lengths) if self._model.successors else None
-        return Past(recent, lengths, ever, user, lists, stored_known, fresh_known, after)
+        near = near_weights(recent, lengths, times)
+        after = self._transitions.after(recent, near) if self._model.successors else None
+        return Past(recent, lengths, ever, user, lists, stored_known, fresh_known, near, after)
 
 
-def _numbered(after: Boosts, index: KeyIndex) -> After:
+def _numbered(after: Followers, index: Numbered) -> After:
     numbers = index.find(after.keys)
     here = numbers >= 0
     bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(here)])[after.offsets]
-    return After(bounds, numbers[here], after.values[here])
+    return After(bounds, numbers[here], after.direct[here], after.near[here])
 
 
 def _everything(lists: Lists) -> tuple[I64, U64]:
@@ -257,15 +261,6 @@ def _seen(lists: Lists, user: I64, stored_known: I64, fresh_known: I64) -> tuple
     seen = np.empty(offsets[-1], np.uint64)
     seen_before(*lists, user, stored_known, fresh_known, offsets, seen)
     return offsets, seen
-
-
-def _numbers(users: U64, keys: U64) -> I64:
-    """(m,) number of each key among `users` (v,), which are different; -1: none of them."""
-    if not len(keys):
-        return np.zeros(0, np.int64)
-    index = KeyIndex(max(16, len(users)))
-    index.add(users)  # numbered by first appearance, as `users` is
-    return index.find(keys)
 
 
 def _by_user(users: int, number: I64, entries: Entries) -> tuple[I64, Entries]:

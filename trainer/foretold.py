@@ -12,6 +12,7 @@ from embedding_store.contract import F32, I64, U64
 from embedding_store.model import ModelSettings
 from embedding_store.towers import Towers, bucket_of, item_outputs
 from native.pooling import pool_histories
+from native.softmax import losses_among
 from trainer.binary_step import sigmoid
 from trainer.examples import Examples
 from trainer.label_scores import log_losses
@@ -80,12 +81,8 @@ def foretell(examples: Examples, model: ModelSettings, towers: Towers, clock: in
         return NOTHING
     with np.errstate(over="ignore", invalid="ignore"):
         own, others = _scores(examples, model, towers, clock, rows, columns)
-        others[columns == examples.target[rows, None]] = -np.inf
-        # the own item, and columns that are other items: where all are the own one, nothing can be told
-        top = np.maximum(others.max(axis=1), own)
-        total = np.exp(others - top[:, None]).sum(axis=1) + np.exp(own - top)
-        competing = np.isfinite(others).sum(axis=1)
-        losses = (np.log(total) + top - own - np.log1p(competing)).astype(np.float64)
+        losses = np.empty(len(rows))
+        losses_among(own, others, examples.target[rows], columns, losses)
         targets = examples.item_keys[examples.target[rows]]
         return Foretold(len(rows), float(losses.mean()), float(losses.var()), targets=targets)
 

@@ -24,9 +24,10 @@ import numpy.typing as npt
 
 from embedding_store.contract import F32, I64, U64, Bool
 from embedding_store.model import ModelSettings
-from embedding_store.towers import Gates, bucket_of
+from embedding_store.towers import BUCKETS, Gates
 from embedding_store.validation import MAX_GRADIENT
 from native.bounds import within
+from native.example_parts import Given, Taken, room, take
 from native.pooling import add_rows, gate_gradients, gather_add, pool_gradients, pool_histories
 from native.softmax_masks import own_columns
 from trainer.binary_step import BinaryStep
@@ -46,7 +47,8 @@ _LARGEST = MAX_GRADIENT / 1024
 _TOGETHER = 1024
 """Examples whose vectors and gradients are in hand at a time, about: they stay in the second cache."""
 
-_NONE = np.zeros(0, np.float32)
+_NONE, _NOBODY = np.zeros(0, np.float32), np.zeros(0, np.bool_)
+F64 = npt.NDArray[np.float64]
 _LN2 = float(np.log(2.0))
 
 
@@ -92,7 +94,7 @@ class Learner:
         self._step = _compile_step(model, settings, dense, on_accelerator=self._on_accelerator)
         # TensorFlow pays for each call; a step over labels has a state that each call moves; rows of features learn by
         # the mean over a pass, and by what items' gradients are at its end
-        self._whole = bool(model.dense_layers or model.features) or settings.loss == "bce"
+        self._whole = self._on_accelerator or bool(model.features) or settings.loss == "bce"
         self._positives, self._events = 0.0, 0.0  # decayed as popularity is
 
     @property
@@ -182,7 +184,7 @@ class Learner:
         for start in range(0, len(order), max(1, together)):
             part = self._part(examples, order[start : start + together], group, at, columns, fresh_share,
                               learned if gates else None)  # fmt: skip
-            flat, count = part.dense, count + part.rows
+            flat, count = part.dense if not start else flat + part.dense, count + part.rows
             loss, weight, finite = loss + part.loss, weight + part.weight, finite and part.finite
         if finite and (gates or (dense and self._model.dense_layers)):
             self._dense.step(flat, count, learned if gates else None)
@@ -193,67 +195,69 @@ class Learner:
         learned: Gates | None,
     ) -> _Part:  # fmt: skip
         """Some whole groups of a pass; adds the gradients of gates to `learned`."""
-        live = order >= 0
-        chosen = np.where(live, order, 0)
-        fresh = live & (order < examples.fresh)
-        recent = examples.recent[chosen]
-        recent[~live] = -1
-        if self._settings.replay_drop:
-            replayed = np.flatnonzero(live & ~fresh)
-            kept = self._rng.random((len(replayed), recent.shape[1])) >= self._settings.replay_drop
-            recent[replayed] = np.where(kept, recent[replayed], -1)
-        target, bucket = examples.target[chosen], bucket_of(examples.length[chosen])
-        is_row = examples.is_row[chosen] & live
-        features, items, own = examples.features, at.items, np.where(live, order, -1)
-        if at.users is None:
-            something = (recent >= 0).any(axis=1)
-            is_row &= something if features is None else something | features.users.filled[chosen]
+        opened, features, items = self._dense.gates, examples.features, at.items
+        taken, rows = self._taken(examples, order, at, columns, fresh_share)
+        recent, target, bucket, weight = taken.recent, taken.target, taken.bucket, taken.weight
         if features is not None and at.features is not None:
             items = features.on_items(at.items, at.features)
-        weight = np.where(is_row, examples.weight[chosen], np.float32(0.0))
 
-        opened = self._dense.gates
         shares = np.empty((len(order), *opened.logits.shape), np.float32)
         pooled = np.empty((len(order), self._model.dim), np.float32)
         pool_histories(items, recent, opened.logits, opened.scales, bucket, shares, pooled)
-        users = np.where(live, examples.user[chosen], -1)
         if at.users is not None:
-            gather_add(at.users, users, pooled)
+            gather_add(at.users, taken.user, pooled)
         if features is not None and at.features is not None:
-            features.users.add_to(pooled, at.features, own)
-        prior, popularity = opened.prior[bucket], columns.log_popularity[target]
+            features.users.add_to(pooled, at.features, taken.own)
+        prior, popularity, named = opened.prior[bucket], taken.popularity, items[target]
         d_transition = np.zeros_like(opened.transition)
         if self._binary is not None:
-            found = self._binary(pooled, items[target], prior, popularity, examples.label[chosen], weight,
-                                 fit=learned is not None)  # fmt: skip
+            label = examples.label[np.maximum(order, 0)]
+            found = self._binary(pooled, named, prior, popularity, label, weight, fit=learned is not None)
         else:
-            mask = self._mask(examples, chosen, live, group)
-            bias = columns.bias(target, fresh_share)
-            found = self._step(pooled, items[target], prior, popularity, bias, mask, weight)
+            mask = self._mask(taken, group, examples)
+            found = self._step(pooled, named, prior, popularity, taken.bias, mask, weight)
             if learned is not None and self._model.learned_gates:
-                d_transition = worth_gradients(self._model, self._dense.values, examples, order, fresh & is_row, pooled,
-                                               items[target], mask, popularity, bias, weight)  # fmt: skip
+                d_transition = worth_gradients(self._model, self._dense.values, examples, order, taken.is_fresh_row,
+                                               pooled, named, mask, popularity, taken.bias, weight,
+                                               columns.log_popularity)  # fmt: skip
 
-        add_rows(found.items, np.where(live, target, -1), at.item_gradients)
+        add_rows(found.items, taken.target_row, at.item_gradients)
         pool_gradients(found.users, recent, shares, opened.scales, bucket, at.item_gradients)
         if at.users is not None and at.user_gradients is not None:
-            add_rows(found.users, users, at.user_gradients)
+            add_rows(found.users, taken.user, at.user_gradients)
         if features is not None and at.feature_gradients is not None:
             # an item's gradient, which is of this pass alone, is that of each row that was added to its own
             features.items.add_gradients(at.feature_gradients, at.item_gradients)
-            features.users.add_mean_gradients(at.feature_gradients, found.users, np.where(weight > 0, own, -1))
+            features.users.add_mean_gradients(
+                at.feature_gradients, found.users, np.where(weight > 0, taken.own, -1)
+            )  # fmt: skip
         finite = bool(np.isfinite(found.loss)) and _bounded(found.dense)  # rows: once they are summed, see `_answer`
-        if learned is not None and finite:
-            self._learn_gates(learned, found, items, recent, shares, bucket, np.flatnonzero(fresh & is_row))
+        if learned is not None and finite and self._model.learned_gates:
+            self._learn_gates(learned, found, items, recent, shares, bucket, np.flatnonzero(taken.is_fresh_row))
             learned.transition[:] += d_transition
-        return _Part(found.loss, float(weight.sum()), int(is_row.sum()), finite, found.dense)
+        return _Part(found.loss, float(weight.sum()), rows, finite, found.dense)
+
+    def _taken(
+        self, examples: Examples, order: I64, at: _Rows, columns: _Columns, fresh_share: float
+    ) -> tuple[Taken, int]:
+        """(columns of the examples in that order, how many are rows)."""
+        length = examples.recent.shape[1]
+        dropped = np.zeros((0, length), bool)
+        if self._settings.replay_drop:
+            replays = int(np.count_nonzero(order >= examples.fresh))
+            dropped = self._rng.random((replays, length)) < self._settings.replay_drop
+        told = _NOBODY if examples.features is None else examples.features.users.filled
+        given = Given(examples.recent, examples.target, examples.length, examples.is_row, examples.is_column,
+                      examples.weight, examples.user, examples.seen_start, examples.seen_stop, told)  # fmt: skip
+        out = room(len(order), length)
+        rows = take(order, examples.fresh, dropped, at.users is not None, BUCKETS, columns.log_popularity,
+                    columns.bias(fresh_share), given, out)  # fmt: skip
+        return out, rows
 
     def _learn_gates(
         self, learned: Gates, found: Gradients, items: F32, recent: I64, shares: F32, bucket: I64, at: I64
     ) -> None:
         """Add the gradients of the gates by the examples `at`."""
-        if not self._model.learned_gates:
-            return
         scales = self._dense.gates.scales
         gate_gradients(at, found.users, items, recent, shares, scales, bucket, learned.logits, learned.scales)
         if self._model.popularity_weight:  # 0: no prior, and none to be learned
@@ -271,14 +275,11 @@ class Learner:
         order[:n] = rows if n <= group else rows[self._rng.permutation(n)]
         return order
 
-    def _mask(self, examples: Examples, chosen: I64, live: Bool, group: int) -> Bool:
-        stops = np.where(live, examples.seen_stop[chosen], examples.seen_start[chosen])
-        mask = np.empty((len(chosen), group), bool)
+    @staticmethod
+    def _mask(taken: Taken, group: int, examples: Examples) -> Bool:
+        mask = np.empty((len(taken.own), group), bool)
         heads = np.full(len(examples.item_keys) + 1, -1, np.int32)
-        is_column = live & examples.is_column[chosen]
-        own_columns(
-            group, examples.target[chosen], is_column, examples.seen_start[chosen], stops, examples.seen, mask, heads
-        )
+        own_columns(group, taken.target, taken.is_column, taken.seen_start, taken.seen_stop, examples.seen, mask, heads)
         return mask
 
     def _popularity(self, examples: Examples, clock: int) -> _Columns:
@@ -326,17 +327,21 @@ class _Rows:
     feature_gradients: F32 | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class _Columns:
-    log_popularity: F32  # (u,)
-    popular: npt.NDArray[np.float64]  # (u,) share of decayed popularity
-    often: npt.NDArray[np.float64]  # (u,) running frequency
-    least: float
+    """What is told of every item of a micro-batch as a column."""
 
-    def bias(self, target: I64, fresh: float) -> F32:
-        """(n,) −ln q of some of the items, where `fresh` of the columns are fresh."""
-        q = np.maximum(fresh * self.popular[target] + (1.0 - fresh) * self.often[target], self.least)
-        return -np.log(q).astype(np.float32)
+    def __init__(self, log_popularity: F32, popular: F64, often: F64, least: float) -> None:
+        """popular: share of decayed popularity. often: running frequency. least: of q. All of (u,) items."""
+        self.log_popularity, self._popular, self._often, self._least = log_popularity, popular, often, least
+        self._of: float = -1.0
+        self._bias = _NONE
+
+    def bias(self, fresh: float) -> F32:
+        """(u,) −ln q, where `fresh` of the columns are fresh; kept, as most passes have the same share."""
+        if fresh != self._of:
+            q = np.maximum(fresh * self._popular + (1.0 - fresh) * self._often, self._least)
+            self._of, self._bias = fresh, -np.log(q).astype(np.float32)
+        return self._bias
 
 
 def _compile_step(

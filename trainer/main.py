@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -80,6 +81,8 @@ def run(config: Sections, bootstrap: str = "") -> None:
         worker = Worker(
             store, stream, config.model, config.trainer, metrics, policy, ingest.confirm_truncation_s, rewind=rewind
         )
+        gc.collect()
+        gc.freeze()  # looking through all that TensorFlow made would hold events up for a quarter of a second
         try:
             worker.run(stop.is_set)
         finally:

@@ -22,6 +22,7 @@ class Metrics:
     def __init__(self, board: TensorBoard | None = None) -> None:
         """board: is told the same at every flush."""
         self._board, self._learned, self._loss = board, 0, 0.0
+        self._told = (0, 0)  # positives and labels tested, when the gauges were set
         self.registry = r = CollectorRegistry()
         self.events = Counter(
             "towline_trainer_events", "usable events learned, replays after a restart included", registry=r
@@ -188,6 +189,14 @@ class Metrics:
         self.last_apply.set(now_s)
         if produced_ms:
             self.delay_seconds.observe(max(0.0, now_s - produced_ms / 1e3))
+        tests = prequential.tests, prequential.labels.tests
+        if tests != self._told:  # most micro-batches hold none, and figures of thousands cost a tenth of a small one
+            self._told = tests
+            self._tell(prequential)
+        if self._board is not None:
+            self._board.write(prequential, self._loss, self._learned)
+
+    def _tell(self, prequential: Prequential) -> None:
         self.tests.set(prequential.tests)
         self.hits.labels("model").set(prequential.hits)
         self.hits.labels("popularity").set(prequential.popular_hits)
@@ -207,5 +216,3 @@ class Metrics:
             self.calibration.set(labels.calibration)
         self.ndcg.set(prequential.ndcg)
         self.reciprocal_rank.set(prequential.reciprocal_ranks)
-        if self._board is not None:
-            self._board.write(prequential, self._loss, self._learned)

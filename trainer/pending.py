@@ -64,7 +64,7 @@ class Pending:
         self.users: U64 = np.zeros(0, np.uint64)
         self.entries: Entries = np.zeros(0, ENTRY)
         self._after: U64 = np.zeros(0, np.uint64)
-        self._next: Entries = np.zeros(0, ENTRY)  # what came next after each of them
+        self._next: Entries = np.zeros(0, ENTRY)  # what came after each of them
         self._events: list[Events] = []
         self._own: dict[str, _OwnEvents] = {}  # of all events, once asked for
         self._orders: Orders | None = None  # likewise
@@ -106,9 +106,12 @@ class Pending:
             self.users = np.concatenate([self.users, events.user_key[is_positive]])
             self.entries = np.concatenate([self.entries, positives(events)])
             if past is not None:
-                linked = is_positive & (past.lengths > 0)
-                self._after = np.concatenate([self._after, past.recent[linked, 0]])
-                self._next = np.concatenate([self._next, positives(events)[linked[is_positive]]])
+                near = past.near[is_positive]
+                of, place = np.nonzero(near)
+                came = positives(events)[of]
+                came["weight"] = near[of, place]
+                self._after = np.concatenate([self._after, past.recent[is_positive][of, place]])
+                self._next = np.concatenate([self._next, came])
             self.learned.append(Learned(events, step, read_at, before, len(self.recorded)))
         if len(batch.forget_users) or len(batch.forget_items):
             self._forget["user"].append(batch.forget_users)
@@ -190,7 +193,7 @@ class Pending:
         return tuple(Range(Source(*p), starts[p], stop) for p, (_, stop) in sorted(self.ranges.items()))
 
     def _transitions(self, generation: int, starts: Mapping[Partition, int], now_ms: int) -> Flush:
-        """The call for the table of transitions: its keys are items that something came next after, without ids."""
+        """The call for the table of transitions: its keys are items that something came after, without ids."""
         keys, numbers = unique_keys(self._after)
         n = len(keys)
         forget = self._forget["item"]

@@ -12,7 +12,7 @@ from embedding_store.contract import F32, I64, U64, Bool, EmbeddingStore
 from embedding_store.mirror import ItemMirror
 from embedding_store.model import ModelSettings
 from embedding_store.ranking import Arrivals, Ranker
-from embedding_store.transitions import Boosts, FrozenTransitions
+from embedding_store.transitions import Followers, FrozenTransitions
 from ingest.columns import MAX_LINES, Events
 from native.sampling import sample
 from trainer.examples import Examples, Past
@@ -108,7 +108,7 @@ class Prequential:
         frozen = None
         if self._frozen is not None:
             none = Arrivals(np.zeros(len(rows), np.int64), targets[:0], np.zeros(0, np.float32))
-            then = self._frozen.transitions(past.recent[rows], past.lengths[rows])
+            then = self._frozen.transitions(past.recent[rows], past.near[rows])
             frozen, _, _ = _ranked(self._frozen, past, rows, own, offsets, seen, targets, none, then)
         tested = ~np.isnan(ranks)
         self._take(
@@ -197,7 +197,7 @@ def _ranked(
     seen: U64,
     targets: U64,
     arrivals: Arrivals,
-    counted: Boosts | None,
+    counted: Followers | None,
 ) -> tuple[F64, F64, Bool]:
     recent, lengths, ever = past.recent[rows], past.lengths[rows], past.ever[rows]
     with ranker.mirror.lock:

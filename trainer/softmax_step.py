@@ -18,7 +18,7 @@ from embedding_store.contract import F32, Bool
 from native.softmax import push
 
 _LOGITS = 1 << 16
-"""That are worked on at a time: with what belongs to them they stay in the second cache."""
+"""That are worked on at a time, about: with what belongs to them they stay in the second cache."""
 
 
 class Gradients(NamedTuple):
@@ -46,20 +46,38 @@ def step_without_layers(smoothing: float) -> SoftmaxStep:
 
     def step(users: F32, items: F32, prior: F32, popularity: F32, bias: F32, mask: Bool, weight: F32) -> Gradients:
         n, group = mask.shape
-        d_users, d_items, d_prior = np.empty_like(users), np.empty_like(items), np.empty(n, np.float32)
-        together = max(1, _LOGITS // group**2) * group
-        room, loss = np.empty((min(n, together), group), np.float32), 0.0
-        for start in range(0, n, together):
-            rows = slice(start, min(n, start + together))
-            u, v, du, dv = (x[rows].reshape(-1, group, x.shape[1]) for x in (users, items, d_users, d_items))
-            logits = room[: rows.stop - start]
-            grouped = logits.reshape(-1, group, group)
-            np.matmul(u, v.transpose(0, 2, 1), out=grouped)
-            loss += push(
-                logits, mask[rows], prior[rows], popularity[rows], bias[rows], weight[rows], smoothing, d_prior[rows]
-            )
-            np.matmul(grouped, v, out=du)
-            np.matmul(grouped.transpose(0, 2, 1), u, out=dv)
-        return Gradients(loss, d_users, d_items, d_prior, none)
+        kept, dim = mask.reshape(-1, group, group), users.shape[1]
+        u, v = users.reshape(-1, group, dim), items.reshape(-1, group, dim)
+        a, w, lp, b = (x.reshape(-1, group) for x in (prior, weight, popularity, bias))
+        d_u, d_v, d_a = np.empty_like(u), np.empty_like(v), np.empty_like(a)
+        at_once, loss = _cut(n, group), 0.0
+        for start in range(0, len(u), at_once.groups):
+            some = slice(start, start + at_once.groups)
+            columns = v[some]
+            turned = np.ascontiguousarray(columns.transpose(0, 2, 1))  # OpenBLAS takes half as long with it turned
+            for first in range(0, group, at_once.rows):
+                rows = slice(first, first + at_once.rows)
+                logits = np.matmul(u[some, rows], turned)
+                loss += push(
+                    logits, kept[some, rows], a[some, rows], lp[some], b[some], w[some, rows], first, smoothing,
+                    d_a[some, rows],
+                )  # fmt: skip
+                np.matmul(logits, columns, out=d_u[some, rows])
+                if first == 0:
+                    np.matmul(logits.transpose(0, 2, 1), u[some, rows], out=d_v[some])
+                else:
+                    d_v[some] += np.matmul(logits.transpose(0, 2, 1), u[some, rows])
+        return Gradients(loss, d_u.reshape(-1, dim), d_v.reshape(-1, dim), d_a.reshape(-1), none)
 
     return step
+
+
+class _Cut(NamedTuple):
+    groups: int  # at a time, in whole …
+    rows: int  # … or if it is one, rows of it
+
+
+def _cut(n: int, group: int) -> _Cut:
+    """How n examples are cut so that about `_LOGITS` logits are in hand."""
+    groups = max(1, min(n, _LOGITS // group) // group)
+    return _Cut(groups, group if groups > 1 else min(group, max(64, _LOGITS // group)))

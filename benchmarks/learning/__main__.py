@@ -3,9 +3,11 @@
 1. MovieLens 100K, ratings of 4 and more, by the prequential protocol (`trainer.backtest`), with every preset
 2. the peers, over the same events, candidates and tests
 3. made-up streams (`tests.streams`), default and simple peers
-4. a check that the stream is in order: the RMSE of biased matrix factorization over all ratings
+4. the default through Kafka, Redis with the module and trainer processes, one and two (`through_kafka`)
+5. a check that the stream is in order: the RMSE of biased matrix factorization over all ratings
 
-One core: events/s are per second of processor time of a process that has one thread. The last line is one JSON object.
+One core, but for 4: events/s are per second of processor time of a process that has one thread. The last line is one
+JSON object.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import argparse
 import importlib.util
 import json
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.learning.peers import PEERS, biased_mf
+from benchmarks.learning.through_kafka import through_kafka
+from benchmarks.local import end_on_sigterm
 from benchmarks.machine import facts
 from infra.config import TowlineConfig
 from infra.demo import movielens
@@ -105,6 +109,19 @@ def synthetic(events: int, config: TowlineConfig, people: Console) -> dict[str, 
     return found
 
 
+def product(stream: Stream, people: Console) -> dict[str, Any]:
+    """The default through the whole product, by one trainer and by two."""
+    found = {}
+    for name, trainers in (("one_trainer", 1), ("two_trainers", 2)):
+        found[name] = asdict(through_kafka(stream, "quality", trainers, WARMUP))
+        people.print(f"Kafka, Redis with the module, {name}: {found[name]}", highlight=False)
+    return {
+        "kafka_hr10": found["one_trainer"]["hr10"],
+        "two_trainers_hr10": found["two_trainers"]["hr10"],
+        "through_kafka": found,
+    }
+
+
 def as_stream(made: Made) -> Stream:
     """A made-up stream, an event a second."""
     n = len(made.users)
@@ -134,7 +151,10 @@ def main() -> None:
     parser.add_argument("--synthetic-events", type=int, default=10_000, help="of each made-up stream; 0: none")
     parser.add_argument("--plot", type=Path, help="PNG of HR@10 over time")
     parser.add_argument("--only-synthetic", action="store_true", help="the made-up streams alone")
+    parser.add_argument("--only-kafka", action="store_true", help="the whole product alone")
+    parser.add_argument("--no-kafka", action="store_true", help="all but the whole product")
     arguments = parser.parse_args()
+    end_on_sigterm()
     people = Console(stderr=True)
     if arguments.only_synthetic:
         made = synthetic(arguments.synthetic_events, configured("quality"), people)
@@ -144,6 +164,9 @@ def main() -> None:
     liked = ratings.rating >= movielens.POSITIVE
     stream = Stream(ratings.user.tolist(), ratings.item.tolist(), ratings.time_ms, liked)
     stream = stream.ordered(first_only=True, negatives=False)
+    if arguments.only_kafka:
+        print(json.dumps({**product(stream, people), "machine": facts()}))
+        return
 
     quality = backtest(stream, configured("quality"), frozen=True)
     people.print(
@@ -159,6 +182,7 @@ def main() -> None:
     others = peers(stream, tuple(PEERS))
     people.print(f"peers: {others}", highlight=False)
     made = synthetic(arguments.synthetic_events, configured("quality"), people) if arguments.synthetic_events else {}
+    whole = {} if arguments.no_kafka else product(stream, people)
     document = {
         "tests": quality["tests"],
         "hr10": quality["hr10"],
@@ -174,6 +198,7 @@ def main() -> None:
         "peers": {name: values["hr10"] for name, values in others.items()},
         "peers_late": {name: values["hr10_late"] for name, values in others.items()},
         "synthetic": made,
+        **whole,
         "order_check_rmse": in_order(ratings),
         "machine": facts(),
     }

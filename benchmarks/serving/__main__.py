@@ -3,7 +3,8 @@
 A Redis with the module, filled by the store's own client, and the service as `towline up` starts it; rows of 64 floats.
 
 1. lookups of single items and hello-world by turns, as fast as they are answered (wrk); raw batches of 256
-2. recommend k = 10 of 100,000 items: as fast as answered; then at half of that, at times fixed beforehand
+2. recommend k = 10 of 100,000 items: as fast as answered; then at half of that, at times fixed beforehand, and the
+   hello-world at the same times
 3. 5,000 row updates a second: until recommend shows them
 4. the store is killed and comes back
 5. recommend of 1,000,000 items, 20 queries a second
@@ -24,6 +25,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 import numpy as np
@@ -193,12 +195,18 @@ def recommendations(
     script = wrk.posting(folder, "recommend", bodies)
     rate = wrk.run(url, service.of("serving").pid, arguments.seconds, CONNECTIONS, script)
     half = paced.run(service.port, "/v1/recommend", bodies, rate.per_s / 2, 2 * arguments.seconds)
+    with hello(folder) as (hello_url, _):  # what machine and client make of any answer at that rate
+        nothing = paced.run(
+            urlsplit(hello_url).port or 0, "/", [b""], rate.per_s / 2, 2 * arguments.seconds, method="GET"
+        )
     return {
         "recommend_100k_per_core_s": round(rate.per_core_s),
         "recommend_100k_per_s": round(rate.per_s),
         "recommend_100k_p99_ms": half.percentile_ms(99),
         "recommend_100k_p50_ms": half.percentile_ms(50),
         "recommend_100k_failed": rate.failed + half.failed,
+        "hello_paced_p99_ms": nothing.percentile_ms(99),
+        "hello_paced_p50_ms": nothing.percentile_ms(50),
     }
 
 

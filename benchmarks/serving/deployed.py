@@ -104,7 +104,9 @@ def deployed(folder: Path) -> Iterator[Deployed]:
     """A store, started; `stack.start_services(0)` starts the service."""
     config = TowlineConfig.model_validate(
         {
-            "model": {"dim": 64},
+            # what a day of a stream wears off is of its own length: a catalogue that is told of once in a few thousand
+            # events would otherwise be nothing but its most recent rows
+            "model": {"dim": 64, "step_events": 1_000_000, "popularity_half_life": 1_000_000},
             "kafka": {"bootstrap_servers": f"127.0.0.1:{ephemeral()}"},  # nobody asks: there are no trainers
             "serving": {"port": ephemeral()},
             "local": {"state_dir": folder},

@@ -41,18 +41,20 @@ def run(
     connections: int = 32,
     go_on: Callable[[], bool] = lambda: True,
     seed: int = 1,
+    method: str = "POST",
 ) -> Paced:
-    """POST `bodies` in turn, on average `rate` a second, times between them exponential; `go_on` is asked for each."""
+    """Ask with `bodies` in turn, on average `rate` a second, at exponential distances; `go_on` is asked for each."""
     gaps = np.random.default_rng(seed).exponential(1 / rate, round(rate * seconds))
-    return asyncio.run(_run(port, path, bodies, np.cumsum(gaps), connections, go_on))
+    head = f"{method} {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: "
+    return asyncio.run(_run(port, head, bodies, np.cumsum(gaps), connections, go_on))
 
 
 async def _run(
-    port: int, path: str, bodies: Sequence[bytes], due_s: np.ndarray, connections: int, go_on: Callable[[], bool]
+    port: int, head: str, bodies: Sequence[bytes], due_s: np.ndarray, connections: int, go_on: Callable[[], bool]
 ) -> Paced:
     paced = Paced()
     queue: asyncio.Queue[tuple[float, bytes] | None] = asyncio.Queue()
-    clients = [asyncio.create_task(_client(port, path, queue, paced, go_on)) for _ in range(connections)]
+    clients = [asyncio.create_task(_client(port, head, queue, paced, go_on)) for _ in range(connections)]
     begun = time.perf_counter()
     for i, due in enumerate(due_s.tolist()):
         wait = begun + due - time.perf_counter()
@@ -67,13 +69,12 @@ async def _run(
 
 async def _client(
     port: int,
-    path: str,
+    head: str,
     queue: asyncio.Queue[tuple[float, bytes] | None],
     paced: Paced,
     go_on: Callable[[], bool],
 ) -> None:
     """One connection, opened when it is first needed, again after it was closed."""
-    head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: "
     reader: asyncio.StreamReader | None = None
     writer: asyncio.StreamWriter | None = None
     while (asked := await queue.get()) is not None:

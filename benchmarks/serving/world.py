@@ -17,6 +17,7 @@ _DIGITS = 8
 _CALL = 16_384
 _SOURCE = Source("bench-serving", 0)
 _SEEN = 20
+_MOST_EVENTS = 20_000
 
 
 @dataclass
@@ -37,17 +38,21 @@ class World:
         self.store.publish_model(self.model.document())
 
     def grow(self, items: int) -> None:
-        """Up to so many items, each with one positive event and a random vector."""
+        """Up to so many items with random vectors; positive events of an item: chance ∝ 1 / rank, and at least one."""
         rng = np.random.default_rng(self.items)
+        ranks = 1 + rng.permutation(items - self.items)
         for lo in range(self.items, items, _CALL):
             rows = np.arange(lo, min(items, lo + _CALL))
-            self.update(rows, rng.normal(0, 1, (len(rows), self.model.dim)).astype(np.float32))
+            events = 1 + _MOST_EVENTS // ranks[rows - self.items]
+            self.update(rows, rng.normal(0, 1, (len(rows), self.model.dim)).astype(np.float32), events)
         self.items = items
 
-    def update(self, rows: I64, gradients: F32) -> tuple[ShardReply, ...]:
-        """One event of each of the items `rows` (n,), in one call; gradients (n, dim)."""
-        n = len(rows)
-        flush = self._flush(rows, n, counts=np.ones(n, np.int64), positives=np.ones(n, np.float32), gradients=gradients)
+    def update(self, rows: I64, gradients: F32, events: I64 | None = None) -> tuple[ShardReply, ...]:
+        """Positive events (n,), or one each, of the items `rows` (n,), in one call; gradients (n, dim)."""
+        counts = np.ones(len(rows), np.int64) if events is None else events
+        flush = self._flush(
+            rows, int(counts.sum()), counts=counts, positives=counts.astype(np.float32), gradients=gradients
+        )
         return self._applied("item", flush)
 
     def meet(self, users: int) -> None:

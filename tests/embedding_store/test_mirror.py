@@ -140,6 +140,43 @@ def test_growth_beyond_the_first_capacity(model):
     writer.check(mirror)
 
 
+def one(mirror: ItemMirror, key: int) -> np.ndarray:
+    found = mirror.item(np.array([key], np.uint64))
+    assert found is not None, key
+    return found[0]
+
+
+def test_many_rows_at_once_are_taken_in_while_others_read(monkeypatch):
+    """Who reads in between finds every row as it was or as it is, and none twice."""
+    monkeypatch.setattr("embedding_store.mirror._AT_ONCE", 16)
+    writer = Writer(DENSE)
+    writer.items(dict.fromkeys(range(1, 41), 1))
+    mirror = ItemMirror(writer.store, DENSE)
+    mirror.refresh()
+    before = {key: one(mirror, key) for key in range(1, 41)}
+    writer.items(dict.fromkeys(range(21, 2001), 1), forget=(1, 2))
+    whole = ItemMirror(writer.store, DENSE)
+    whole.refresh()
+    sizes, waited = [], []
+
+    def looks(seconds: float) -> None:
+        waited.append(seconds)
+        sizes.append(mirror.size)
+        for key in range(3, 41):
+            seen = one(mirror, key)
+            assert any(np.array_equal(seen, known) for known in (before[key], one(whole, key)))
+        assert_in_step(mirror)
+
+    monkeypatch.setattr("embedding_store.mirror.time.sleep", looks)
+    mirror.refresh()
+    assert len(sizes) > 100
+    assert sizes == sorted(sizes), "rows came one lot after the other"
+    assert mirror.size == whole.size == 1998
+    assert_in_step(mirror)
+    for key in (3, 20, 21, 40, 41, 2000):
+        np.testing.assert_array_equal(one(mirror, key), one(whole, key))
+
+
 def test_a_deleted_item_leaves_the_answers_and_its_slot_serves_another():
     writer = Writer(PLAIN)
     mirror = ItemMirror(writer.store, PLAIN)

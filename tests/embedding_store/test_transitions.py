@@ -1,4 +1,4 @@
-"""What came next: counted from the store, ranked by in every way of asking, explained, and kept still by a copy."""
+"""What came after: counted from the store, ranked by in every way of asking, explained, and kept still by a copy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,18 @@ from embedding_store.memory import MemoryStore
 from embedding_store.model import ModelSettings
 from embedding_store.ranking import Arrivals, Ranker
 from embedding_store.towers import BUCKETS, DenseParameters, bucket_of
-from embedding_store.transitions import SMALL, FrozenTransitions, StoredTransitions, evidence
+from embedding_store.transitions import (
+    LEAST,
+    LIFT,
+    NEAR_MS,
+    REACH,
+    RECENCY,
+    SMALL,
+    FrozenTransitions,
+    StoredTransitions,
+    evidence,
+    newest_of,
+)
 from tests.embedding_store.test_ranking import ITEMS, NONE, world
 from tests.flushes import flush_of
 
@@ -26,30 +37,50 @@ MODELS = {
 NEXT = {
     item: [(3 * item + k % 4) % (ITEMS + 4) for k in range(1 + item % 9)] for item in range(ITEMS + 4) if item % 8 != 5
 }
-"""What came next after most items, oldest first; some of it, and some of the keys, are no items."""
+"""What came after most items, oldest first; some of it, and some of the keys, are no items."""
+
+
+def weight(k):
+    """Of the k-th of them: every other came directly after."""
+    return 1.0 if k % 2 == 0 else 0.25
 
 
 def walked(model):
     store, ranker = world(model)
     keys = list(NEXT)
-    appends = [(i, k, k, item, 0, 1.0) for i, key in enumerate(keys) for k, item in enumerate(NEXT[key])]
+    appends = [(i, k, k, item, 0, weight(k)) for i, key in enumerate(keys) for k, item in enumerate(NEXT[key])]
     store.apply("next", flush_of(keys, 0, 500, appends=appends, counts=[len(NEXT[key]) for key in keys]))
     return store, ranker
 
 
-def slow_evidence(newest, model):
-    kept = NEXT.get(newest, [])[-model.successors :]
-    return {item: np.log1p(kept.count(item) / len(kept) / SMALL) for item in set(kept)}
+def slow_shares(entries, model):
+    """{item: (direct, near)} by a user's entries, oldest first."""
+    found, newest = {}, entries[::-1][: min(REACH, model.history_length)]
+    for k, (time_ms, item) in enumerate(newest):
+        near = RECENCY**k / (1 + ((newest[0][0] - time_ms) / NEAR_MS) ** 2)
+        if near < LEAST or item in [other for _, other in newest[:k]]:
+            continue
+        kept = [(after, weight(n)) for n, after in enumerate(NEXT.get(item, []))][-model.successors :]
+        firsts = [after for after, w in kept if w == 1]
+        for after in {after for after, _ in kept}:
+            direct, share = found.get(after, (0.0, 0.0))
+            share += near * sum(w for other, w in kept if other == after) / sum(w for _, w in kept)
+            found[after] = (direct + (firsts.count(after) / len(firsts) if k == 0 else 0), share)
+    return found
 
 
 def slow_boost(store, model, user):
-    entries = store.histories("history", np.array([user], np.uint64)).entries["item"].tolist()
-    if not entries:
-        return {}
+    entries = store.histories("history", np.array([user], np.uint64)).entries[["time_ms", "item"]].tolist()
     parameters = DenseParameters(model)
     gates = parameters.to_towers(parameters.read(store)).gates
-    worth = max(0.0, float(gates.transition[0, bucket_of(np.array([len(entries)]))[0]]))
-    return {item: worth * value for item, value in slow_evidence(entries[-1], model).items()}
+    worth = np.maximum(0.0, gates.transition[:2, bucket_of(np.array([len(entries)]))[0]])
+    found = {}
+    for item, shares in slow_shares(entries, model).items():
+        row = store.lookup("item", np.array([item], np.uint64))
+        liked = row.popularity[0] * 0.5 ** ((500 - row.last_seen[0]) / model.popularity_half_life)
+        enough = max(SMALL, LIFT * max(model.popularity_floor, liked) * np.log(2) / model.popularity_half_life)
+        found[item] = float(worth @ np.log1p(np.array(shares) / enough))
+    return found
 
 
 def as_dict(boosts, i=0):
@@ -57,32 +88,57 @@ def as_dict(boosts, i=0):
     return dict(zip(part.keys.tolist(), part.values.tolist(), strict=True))
 
 
-def test_evidence_is_the_log_of_shares():
-    entries = np.zeros(6, ENTRY)
-    entries["item"] = [5, 2**63, 5, 7, 9, 9]
+def of(followers, i):
+    part = slice(followers.offsets[i], followers.offsets[i + 1])
+    shares = zip(followers.direct[part].tolist(), followers.near[part].tolist(), strict=True)
+    return dict(zip(followers.keys[part].tolist(), shares, strict=True))
+
+
+def test_evidence_is_a_share_over_what_popularity_explains():
+    found = evidence(
+        np.array([0.5, 0.5, 0.0], np.float32), np.array([0.1, 0.2, 0.3], np.float32),
+        np.log(np.array([1e-3, 40, 1e9])).astype(np.float32), 1000.0,
+    )  # fmt: skip
+    share = 40 * np.log(2) / 1000
+    expected = np.log1p([[100, 0.5 / 30 / share, 0], [20, 0.2 / 30 / share, 0]])
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def test_the_newest_count_by_place_and_age():
+    entries = np.zeros(9, ENTRY)
+    entries["item"] = [4, 5, 6, 5, 1, 2, 3, 9, 8]
+    entries["time_ms"] = [0, 10**9, 10**9, 10**9 + NEAR_MS, 1, 1, 1, 1, 1]
     zeros = np.zeros(4, np.int64)
-    found = evidence(Histories(np.array([0, 3, 3, 4, 6]), entries, zeros > 0, zeros, zeros, zeros))
-    assert as_dict(found, 0) == pytest.approx({5: np.log1p(2 / 3 / SMALL), 2**63: np.log1p(1 / 3 / SMALL)})
-    assert as_dict(found, 1) == {}
-    assert as_dict(found, 2) == as_dict(found, 2) == pytest.approx({7: np.log1p(1 / SMALL)})
-    assert as_dict(found.take(np.array([3, 1, 3])), 2) == as_dict(found, 3) == pytest.approx({9: np.log1p(1 / SMALL)})
-    assert as_dict(found.weighted(np.array([0.5, 1, 1, 2], np.float32)), 3) == pytest.approx({9: 2 * np.log1p(50)})
+    recent, near = newest_of(Histories(np.array([0, 4, 4, 9, 9]), entries, zeros > 0, zeros, zeros, zeros), 4)
+    assert recent.tolist() == [[5, 6, 5, 4], [0] * 4, [8, 9, 3, 2], [0] * 4]
+    expected = [[1, RECENCY / 2, 0, 0], [0] * 4, [RECENCY**k for k in range(4)], [0] * 4]
+    np.testing.assert_allclose(near, expected, rtol=1e-6)
 
 
 def test_transitions_are_those_of_the_store_and_a_copy_stands_still():
-    store, _ = walked(MODELS["plain"])
-    newest, known = np.array([4, 5, 4, 999, 10], np.uint64), np.array([1, 3, 2, 1, 0])
+    model = MODELS["plain"]
+    store, _ = walked(model)
+    recent = np.array([[4, 10, 11], [5, 4, 4], [4, 4, 4], [999, 2, 0], [10, 0, 0]], np.uint64)
+    near = np.array([[1, 0.5, 0.25], [1, 0, 0], [1, 0, 0], [1, 0.5, 0], [0, 0, 0]], np.float32)
     live, still = StoredTransitions(store), FrozenTransitions(store)
-    before = [slow_evidence(4, MODELS["plain"]), {}, slow_evidence(4, MODELS["plain"]), {}, {}]
-    for source in (live, still):
-        found = source.after(newest, known)
-        assert [as_dict(found, i) for i in range(5)] == [pytest.approx(b) for b in before]
+    before = [of(live.after(recent, near), i) for i in range(5)]
+    assert [len(b) for b in before] == [
+        len({*NEXT[4], *NEXT[10], *NEXT[11]}),
+        0,
+        len(set(NEXT[4])),
+        len(set(NEXT[2])),
+        0,
+    ]
+    assert [of(still.after(recent, near), i) for i in range(5)] == before
+    taken = live.after(recent, near).take(np.array([2, 4, 0, 2]))
+    assert [of(taken, i) for i in range(4)] == [before[i] for i in (2, 4, 0, 2)]
     store.apply("next", flush_of([4], 500, 501, appends=[(0, 99, 99, 33, 0, 1.0)], counts=[1]))
-    assert 33 in as_dict(live.after(newest, known))
-    assert as_dict(still.after(newest, known)) == pytest.approx(before[0])
+    assert 33 in of(live.after(recent, near), 0)
+    assert of(still.after(recent, near), 0) == before[0]
     empty = MemoryStore()
-    empty.create(MODELS["plain"].tables()["next"])
-    assert as_dict(FrozenTransitions(empty).after(newest, known)) == {}
+    empty.create(model.tables()["next"])
+    for source in (StoredTransitions(empty), FrozenTransitions(empty)):
+        assert not len(source.after(recent, near).keys)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -163,4 +219,4 @@ def test_a_model_without_transitions_reads_none_and_has_no_gate_for_them():
     assert "next" not in model.tables()
     assert Ranker(store, model, ranker.mirror).users(np.array([3], np.uint64)).boosts is None
     with_them = model.model_copy(update={"successors": 4})
-    assert DenseParameters(with_them).size == DenseParameters(model).size + 2 * BUCKETS
+    assert DenseParameters(with_them).size == DenseParameters(model).size + 3 * BUCKETS

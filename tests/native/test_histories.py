@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from embedding_store.contract import ENTRY
-from native.histories import known_before, newest_known, seen_before
+from native.histories import joined, known_before, laid_out, newest_known, seen_before
 
 USERS = 6
 
@@ -36,12 +36,13 @@ def run(stored, fresh, user, time_ms, partition, place, length):
     stored_known, fresh_known = np.empty(n, np.int64), np.empty(n, np.int64)
     known_before(*lists, user, time_ms, partition, place, stored_known, fresh_known)
     recent, lengths = np.zeros((n, length), np.uint64), np.zeros(n, np.int64)
-    newest_known(*lists, user, stored_known, fresh_known, recent, lengths)
+    times = np.zeros((n, min(2, length)), np.int64)
+    newest_known(*lists, user, stored_known, fresh_known, recent, lengths, times)
     offsets = np.zeros(n + 1, np.int64)
     np.cumsum(stored_known + fresh_known, out=offsets[1:])
     seen = np.zeros(offsets[-1], np.uint64)
     seen_before(*lists, user, stored_known, fresh_known, offsets, seen)
-    return recent, lengths, offsets, seen
+    return recent, lengths, times, offsets, seen
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -60,7 +61,7 @@ def test_events_know_what_is_strictly_earlier(seed, overlap):
     asked[:10], user[:10] = fresh[:10], fresh_users[:10]  # events whose own entry is among the fresh
     asked[10:20], user[10:20] = stored[10:20], stored_users[10:20]  # or already stored
     length = 4
-    recent, lengths, offsets, seen = run(
+    recent, lengths, times, offsets, seen = run(
         by_user(stored, stored_users), by_user(fresh, fresh_users), user,
         asked["time_ms"].copy(), asked["partition"].copy(), asked["place"].copy(), length,
     )  # fmt: skip
@@ -72,6 +73,8 @@ def test_events_know_what_is_strictly_earlier(seed, overlap):
         known = sorted((k, item) for k, item in everything.items() if k[0] == user[i] and k[1:] < order_of(asked[i]))
         items = [item for _, item in known]
         assert recent[i, : lengths[i]].tolist() == items[::-1][:length]
+        newest = [k[1] for k, _ in known][::-1][:2]
+        assert times[i].tolist() == newest + [0] * (2 - len(newest))
         assert set(seen[offsets[i] : offsets[i + 1]].tolist()) == set(items)
         if not overlap:
             assert offsets[i + 1] - offsets[i] == len(items)
@@ -80,8 +83,26 @@ def test_events_know_what_is_strictly_earlier(seed, overlap):
 def test_nobody_and_nothing():
     offsets, none = np.zeros(USERS + 1, np.int64), np.zeros(0, ENTRY)
     index, part = np.zeros(0, np.int64), np.zeros(0, np.uint32)
-    recent, lengths, _, seen = run((offsets, none), (offsets.copy(), none.copy()), index, index, part, index, 3)
+    recent, lengths, _, _, seen = run((offsets, none), (offsets.copy(), none.copy()), index, index, part, index, 3)
     assert (recent.shape, len(lengths), len(seen)) == ((0, 3), 0, 0)
     one, zero = np.array([2]), np.zeros(1, np.int64)
     got = run((offsets, none), (offsets.copy(), none.copy()), one, zero, np.zeros(1, np.uint32), zero.copy(), 3)
-    assert (got[1].tolist(), len(got[3])) == ([0], 0)
+    assert (got[1].tolist(), len(got[4])) == ([0], 0)
+
+
+@pytest.mark.parametrize(("n", "length"), [(0, 3), (1, 1), (30, 7)])
+def test_items_are_joined_and_their_numbers_laid_out_again(n, length):
+    rng = np.random.default_rng(n)
+    items, lengths = rng.integers(0, 2**63, (n, length)).astype(np.uint64), rng.integers(0, length + 1, n)
+    there = np.arange(length) < lengths[:, None]
+    for array in (items, lengths):
+        array.flags.writeable = False
+    found = np.empty(lengths.sum(), np.uint64)
+    joined(items, lengths, found)
+    np.testing.assert_array_equal(found, items[there])
+
+    numbers, alive = rng.integers(0, 9, len(found)), rng.random(9) < 0.7
+    out, want = np.full((n, length), 7), np.full((n, length), -1)
+    laid_out(numbers, alive, lengths, out)
+    want[there] = np.where(alive[numbers], numbers, -1)
+    np.testing.assert_array_equal(out, want)

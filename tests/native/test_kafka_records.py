@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,17 @@ def test_lines_are_newlines_and_one() -> None:
     out = np.empty(len(values), np.int64)
     count_lines(data, start, size, out)
     assert out.tolist() == [1, 1, 2, 3, 1]
+
+
+@pytest.mark.parametrize("byte", [10, 11, 0, 138, 255])
+def test_lines_of_long_values_and_of_bytes_close_to_newlines(byte: int) -> None:
+    rng = np.random.default_rng(byte)
+    data = np.where(rng.random(20_000) < 0.5, 10, byte).astype(np.uint8)
+    data[9000:14000] = 10  # more than the bytes of a sum hold
+    start, size = np.array([0, 3, 8990, 13_995]), np.array([20_000, 7, 5010, 6005])
+    out = np.empty(4, np.int64)
+    count_lines(data, start, size, out)
+    assert out.tolist() == [1 + int((data[a : a + n] == 10).sum()) for a, n in zip(start, size, strict=True)]
 
 
 @settings(max_examples=300, deadline=None)

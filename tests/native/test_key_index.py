@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from native.key_index import KeyIndex, find, unique_keys
+from native.key_index import KeyIndex, find, numbered, unique_keys
 
 
 def keys_of(*values: int) -> np.ndarray:
@@ -86,3 +86,15 @@ def test_unique_numbers_by_first_appearance(n, universe):
     assert (distinct[inverse] == keys).all()
     odd, _ = unique_keys(keys[::2])  # a view with a stride
     assert odd.tolist() == list(dict.fromkeys(keys[::2].tolist()))
+
+
+@pytest.mark.parametrize("n", [0, 1, 8, 9, 300])
+def test_a_column_that_was_numbered_is_asked_for_others(n):
+    rng = np.random.default_rng(n)
+    column = rng.integers(0, 40, n).astype(np.uint64) << np.uint64(58)
+    found = numbered(column)
+    assert found.keys.tolist() == list(dict.fromkeys(column.tolist()))
+    np.testing.assert_array_equal(found.keys[found.numbers], column)
+    asked = np.arange(64, dtype=np.uint64) << np.uint64(58)
+    where = {key: number for number, key in enumerate(found.keys.tolist())}
+    assert found.find(asked).tolist() == [where.get(key, -1) for key in asked.tolist()]

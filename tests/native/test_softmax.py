@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from native.softmax import exp_all_below, push
+from native.softmax import exp_all_below, losses_among, push
 
 
 def case(seed, groups, group):
@@ -22,7 +22,11 @@ def case(seed, groups, group):
 
 def run(logits, mask, prior, popularity, bias, weight, smoothing):
     d_prior = np.full(len(logits), 7.0, np.float32)
-    return push(logits, mask, prior, popularity, bias, weight, smoothing, d_prior), logits, d_prior
+    group = logits.shape[1]
+    by_group = [x.reshape(-1, group) for x in (prior, popularity, bias, weight)]
+    by_group[:0] = [logits.reshape(-1, group, group), mask.reshape(-1, group, group)]
+    loss = push(*by_group, 0, smoothing, d_prior.reshape(-1, group))
+    return loss, logits, d_prior
 
 
 @pytest.mark.parametrize(("groups", "group"), [(1, 1), (1, 7), (3, 13), (2, 33), (0, 4)])
@@ -78,3 +82,29 @@ def test_exponentials_are_within_two_units_in_the_last_place():
     odd = np.array([-np.inf, -1e30, -np.nan, np.nan], np.float32)
     exp_all_below(odd)
     np.testing.assert_array_equal(odd, np.array([0, 0, np.nan, np.nan], np.float32))
+
+
+@pytest.mark.parametrize(("n", "m"), [(0, 3), (1, 1), (9, 5), (40, 33)])
+def test_losses_among_others_are_those_of_the_formula(n, m):
+    rng = np.random.default_rng(n)
+    own, others = rng.normal(0, 4, n).astype(np.float32), rng.normal(0, 4, (n, m)).astype(np.float32)
+    others[:, 0] = -np.inf
+    target, columns = rng.integers(0, 6, n), rng.integers(0, 6, m)
+    for array in (own, others, target, columns):
+        array.flags.writeable = False
+    out = np.full(n, 7.0)
+    losses_among(own, others, target, columns, out)
+    for i in range(n):
+        there = others[i, (columns != target[i]) & np.isfinite(others[i])].astype(np.float64)
+        want = np.logaddexp.reduce([*there, own[i]]) - own[i] - np.log1p(len(there))
+        assert out[i] == pytest.approx(want, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("where", ["own", "others"])
+def test_a_loss_of_what_is_not_finite_is_not(bad, where):
+    own, others, out = np.zeros(2, np.float32), np.zeros((2, 3), np.float32), np.zeros(2)
+    {"own": own, "others": others[:, 1]}[where][0] = bad
+    losses_among(own, others, np.array([9, 9]), np.arange(3), out)
+    assert not np.isfinite(out[0])
+    assert out[1] == pytest.approx(0.0, abs=1e-6)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from embedding_store.contract import ENTRY, Flush, Range, Source
+from embedding_store.transitions import LIFT, SMALL
 from native.identity import key_and_check
 from native.ragged import Ragged
 from tests.serving.conftest import EVENT_TIME_MS, MODEL, TOPIC, MakeWorld, World
@@ -20,6 +21,7 @@ def _key(item: str) -> int:
 def _followed(world: World, item: str, by: list[str]) -> None:
     """Store that `by` came next after `item`, the oldest first."""
     appends = np.zeros(len(by), ENTRY)
+    appends["weight"] = 1.0
     appends["item"], appends["place"] = [_key(name) for name in by], np.arange(len(by)) << 16
     nothing = {"checks": np.zeros(1, np.uint32), "positives": np.zeros(1, np.float32), "ids": Ragged.of([b""])}
     replies = world.store.apply(
@@ -33,6 +35,15 @@ def _followed(world: World, item: str, by: list[str]) -> None:
     assert {reply.outcome for reply in replies} == {"applied"}
 
 
+def _gain(world: World, item: str, share: float) -> float:
+    """What a share among what came directly after the only known item of a user adds: direct and near are the same."""
+    row = world.store.lookup("item", np.array([_key(item)], np.uint64))
+    clock = min(status.clock for status in world.store.status("item"))
+    liked = float(row.popularity[0]) * 0.5 ** ((clock - int(row.last_seen[0])) / WALK.popularity_half_life)
+    enough = max(SMALL, LIFT * max(liked, WALK.popularity_floor) * np.log(2) / WALK.popularity_half_life)
+    return float(2 * WALK.transition_weight * np.log1p(share / enough))
+
+
 def test_what_came_next_counts_in_every_answer(make_world: MakeWorld) -> None:
     world = make_world(model=WALK)
     items = ["1001", "a/b c", "i7"]  # what u1 has not seen
@@ -40,9 +51,9 @@ def test_what_came_next_counts_in_every_answer(make_world: MakeWorld) -> None:
     before = dict(zip(items, world.post("/v1/score", ask).json()["scores"], strict=True))
     worst = min(before, key=lambda item: before[item])
     _followed(world, "i4", ["i0", "i7", worst, "unheard of", worst])  # i4 is u1's newest; the first is too old
-    gains = {item: 0.5 * np.log1p({worst: 2 / 4}.get(item, 0.0) / 0.02) for item in items}
+    gains = {item: _gain(world, item, {worst: 2 / 4}.get(item, 0.0)) for item in items}
     if worst != "i7":
-        gains["i7"] = 0.5 * np.log1p(1 / 4 / 0.02)
+        gains["i7"] = _gain(world, "i7", 1 / 4)
     expected = {item: before[item] + gains[item] for item in items}
     after = dict(zip(items, world.post("/v1/score", ask).json()["scores"], strict=True))
     assert after == pytest.approx(expected, abs=1e-5)

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,10 +51,22 @@ def workers(service: Process) -> list[int]:
     }
     listening = []
     for pid in children(service):
-        names = {str(name.readlink()) for name in Path(f"/proc/{pid}/fd").iterdir() if name.is_symlink()}
-        if names & {f"socket:[{inode}]" for inode in inodes}:
+        if open_files(pid) & {f"socket:[{inode}]" for inode in inodes}:
             listening.append(pid)
     return listening
+
+
+def open_files(pid: int) -> set[str]:
+    """What its descriptors are; none of a process that has ended, or of a descriptor closed meanwhile."""
+    try:
+        descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return set()
+    names = set()
+    for descriptor in descriptors:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            names.add(str(descriptor.readlink()))
+    return names
 
 
 def figures(service: Process) -> dict[str, float]:

@@ -23,6 +23,7 @@ from embedding_store.memory import MemoryStore
 from embedding_store.model import ModelSettings
 from embedding_store.regularization import NoRegularization
 from embedding_store.spec import Sgd
+from embedding_store.transitions import LEAST, NEAR_MS, REACH, RECENCY
 from ingest.columns import MicroBatch, Partition, Tombstones
 from ingest.listed import ListedSource
 from ingest.settings import IngestSettings
@@ -499,7 +500,7 @@ def test_forgetting_keeps_its_place_in_the_stream_whatever_fails(faults, apply_e
 
 @pytest.mark.parametrize("apply_every", [1, 4])
 def test_transitions_are_kept_once_whatever_fails(faults, apply_every):
-    """What came next after each item, by users whose events come in their order."""
+    """What came after each item, by users whose events come in their order, in sittings of several minutes."""
     changes = {
         "successors": 64,
         "shards": 3,
@@ -507,16 +508,21 @@ def test_transitions_are_kept_once_whatever_fails(faults, apply_every):
     }  # an event's predecessor is still there when it is replayed
     model, rng = MODEL.model_copy(update=changes), random.Random(5)
     clicks = [
-        Click(START_MS + n, 0, n << 16, rng.randrange(6), 100 + rng.randrange(9), float(rng.random() < 0.8))
+        Click(START_MS + 7000 * n, 0, n << 16, rng.randrange(6), 100 + rng.randrange(9), float(rng.random() < 0.8))
         for n in range(80)
     ]
     messages, expected = {Partition(TOPIC, 0): [record(c) for c in clicks]}, {}
-    newest: dict[int, int] = {}
+    before: dict[int, list[Click]] = {}
     for c in clicks:
         if c.label:
-            if c.user in newest:
-                expected.setdefault(newest[c.user], []).append((c.time_ms, c.place, c.item, c.partition, c.weight))
-            newest[c.user] = c.item
+            newest = before.setdefault(c.user, [])
+            for k, other in enumerate(newest[: min(REACH, model.history_length)]):
+                weight = RECENCY**k / (1 + ((newest[0].time_ms - other.time_ms) / NEAR_MS) ** 2)
+                if weight >= LEAST and other.item not in [o.item for o in newest[:k]]:
+                    entry = (c.time_ms, c.place, c.item, c.partition, pytest.approx(weight, rel=1e-6))
+                    expected.setdefault(other.item, []).append(entry)
+            newest.insert(0, c)
+    assert sum(map(len, expected.values())) > 100
     settings = settings_of(apply_every=apply_every, evaluate_share=1.0)
     halves = 10**6
     for half in range(-1, 10**6, 7):

@@ -242,9 +242,9 @@ LAYERED = {
 @pytest.mark.parametrize("name", LAYERED)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_step_of_a_processor_has_the_gradients_of_an_accelerators(name, smoothing):
-    """Towers by TensorFlow with the softmax by numba, against all of it by TensorFlow."""
+    """Layers by BLAS with the softmax by numba, against all of it by TensorFlow; more rows than a product's block."""
     model, group, rng = LAYERED[name], 32, np.random.default_rng(1)
-    n, dense = 3 * group, learner_of(model, group)[1]
+    n, dense = 5 * group, learner_of(model, group)[1]
     columns = [rng.normal(size=(n, model.dim)).astype(np.float32) for _ in range(2)]
     columns += [rng.normal(size=n).astype(np.float32) for _ in range(3)]
     mask = rng.random((n, group)) < 0.7
@@ -260,17 +260,32 @@ def test_the_step_of_a_processor_has_the_gradients_of_an_accelerators(name, smoo
         assert np.abs(two).max() > 0.1
 
 
-def test_nothing_is_traced_after_the_first_time():
-    """Whatever the size of micro-batch and group: a new trace is seconds in which nothing is learned."""
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("side", [0, 1])
+def test_what_is_not_finite_goes_through_layers(bad, side):
+    """A ReLU that made zeros of it would hide it."""
     model, rng = LAYERED["dense"], np.random.default_rng(2)
     dense = learner_of(model, 16)[1]
-    step = step_with_layers(model, dense, 0.1)
-    traced = {name: cell.cell_contents for name, cell in zip(step.__code__.co_freevars, step.__closure__, strict=True)}
-    for group, n in ((7, 7), (16, 64), (33, 99)):
-        columns = [rng.normal(size=(n, model.dim)).astype(np.float32) for _ in range(2)]
-        columns += [rng.normal(size=n).astype(np.float32) for _ in range(3)]
-        step(*columns, np.ones((n, group), bool), np.ones(n, np.float32))
-    assert [traced[name].experimental_get_tracing_count() for name in ("forwards", "backwards")] == [1, 1]
+    columns = [rng.normal(size=(16, model.dim)).astype(np.float32) for _ in range(2)]
+    columns[side][3] = bad
+    columns += [rng.normal(size=16).astype(np.float32) for _ in range(3)]
+    found = step_with_layers(model, dense, 0.1)(*columns, np.ones((16, 16), bool), np.ones(16, np.float32))
+    assert not np.isfinite(found.loss)
+    assert not np.isfinite(found.dense).all()
+
+
+def test_layers_learn_from_all_parts_of_a_pass():
+    """A pass is learned some groups at a time: what layers are told is the sum over all."""
+    model, n = LAYERED["dense, user"], 2200
+    examples = examples_of(4, model, n=n, fresh=n)
+    whole, parts = (learner_of(model, 50, update_events=0, passes=1) for _ in range(2))
+    whole[0]._whole = True
+    start = whole[1]._local.copy()
+    for learner, _ in (whole, parts):
+        learner.learn(examples, clock=100)
+    moved = [dense._local - start for _, dense in (whole, parts)]
+    np.testing.assert_allclose(moved[0], moved[1], rtol=1e-3, atol=1e-6)
+    assert np.abs(moved[0]).max() > 1e-3
 
 
 def test_several_passes_are_updates_one_after_the_other():

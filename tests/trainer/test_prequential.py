@@ -37,7 +37,8 @@ def test_tests_are_cut_where_their_users_have_too_much_to_be_held_at_once(monkey
     monkeypatch.setattr(prequential, "_SEEN", 10)
     none = np.zeros(0, np.int64)
     known = np.array([3, 3, 50, 0, 4, 4, 4])
-    past = Past(np.zeros((7, 1), np.uint64), none, none, none, (none, none, none, none), known, np.zeros(7, np.int64))
+    lists, near = (none, none, none, none), np.zeros((7, 1), np.float32)
+    past = Past(np.zeros((7, 1), np.uint64), none, none, none, lists, known, np.zeros(7, np.int64), near)
     parts = prequential._parts(np.array([0, 1, 2, 4, 5, 6]), past)
     assert [part.tolist() for part in parts] == [[0, 1], [2], [4, 5, 6]]
     assert prequential._parts(none, past) == []
