@@ -50,23 +50,23 @@ def by_shard(keys: U64, shards: int) -> tuple[I64, I64]:
     return order, starts
 
 
-def parts_of(spec: TableSpec, flush: Flush, *, gradients: bool = True) -> list[Part]:
+def parts_of(spec: TableSpec, flush: Flush, *, gradients: bool = True, own: bool = True) -> list[Part]:
     """One part per shard; a shard without rows gets an empty one. The flush has passed `validation.checked_flush`.
 
-    gradients False: gradients and state_deltas are left out, for who takes them from the flush by `rows`.
+    gradients False: gradients and state_deltas are left out, for who takes them from the flush by `rows`. own False:
+    so are own_events.
     """
-    if not gradients:
-        flush = replace(flush, gradients=None, state_deltas=None)
     flush = _with_forgotten(flush)
+    pushes, state_deltas = (flush.gradients, flush.state_deltas) if gradients else (None, None)
     appends, append_rows = _words(flush)
     values, value_orders, value_rows = _values(flush)
     forget_rows, forget_orders, forget_checks = _forgets(flush)
-    own = flush.own_events
+    events = flush.own_events if own else None
     if spec.shards == 1:
         return [
             Part(
-                flush.keys, flush.counts, flush.positives, flush.checks, flush.ids, flush.gradients,
-                flush.mode, flush.state_deltas, appends, append_rows, values, value_orders, value_rows, own,
+                flush.keys, flush.counts, flush.positives, flush.checks, flush.ids, pushes,
+                flush.mode, state_deltas, appends, append_rows, values, value_orders, value_rows, events,
                 forget_rows, forget_orders, forget_checks, np.arange(len(flush.keys)),
             )
         ]  # fmt: skip
@@ -77,27 +77,29 @@ def parts_of(spec: TableSpec, flush: Flush, *, gradients: bool = True) -> list[P
     keys, counts, positives, checks, ids = (
         flush.keys[order], flush.counts[order], flush.positives[order], flush.checks[order], flush.ids.take(order)
     )  # fmt: skip
-    pushes = None if flush.gradients is None else flush.gradients[order]
-    state_deltas = None if flush.state_deltas is None else flush.state_deltas[order]
+    pushes = None if pushes is None else pushes[order]
+    state_deltas = None if state_deltas is None else state_deltas[order]
     of_append = _Followers(append_rows, place, starts)
     appends = np.take(appends, of_append.order, axis=0)
     of_value = _Followers(value_rows, place, starts)
-    values, value_orders = values.take(of_value.order), value_orders[of_value.order]
+    if len(value_rows):
+        values, value_orders = values.take(of_value.order), value_orders[of_value.order]
     of_forget = _Followers(forget_rows, place, starts)
-    forget_orders = forget_orders[of_forget.order]
-    forget_checks = None if forget_checks is None else forget_checks[of_forget.order]
+    if len(forget_rows):
+        forget_orders = forget_orders[of_forget.order]
+        forget_checks = None if forget_checks is None else forget_checks[of_forget.order]
     of_event = None
-    if own is not None:
-        of_event = _Followers(own.rows, place, starts)
-        own = OwnEvents(of_event.rows, np.take(own.orders, of_event.order), own.positives[of_event.order])
+    if events is not None:
+        of_event = _Followers(events.rows, place, starts)
+        events = OwnEvents(of_event.rows, np.take(events.orders, of_event.order), events.positives[of_event.order])
     parts = []
     for s in range(spec.shards):
         mine = slice(starts[s], starts[s + 1])
         appended, valued, forgotten = of_append.of(s), of_value.of(s), of_forget.of(s)
-        events = None
-        if own is not None and of_event is not None:
+        its_events = None
+        if events is not None and of_event is not None:
             happened = of_event.of(s)
-            events = OwnEvents(of_event.rows_of(s), own.orders[happened], own.positives[happened])
+            its_events = OwnEvents(of_event.rows_of(s), events.orders[happened], events.positives[happened])
         parts.append(
             Part(
                 keys=keys[mine],
@@ -113,7 +115,7 @@ def parts_of(spec: TableSpec, flush: Flush, *, gradients: bool = True) -> list[P
                 values=_cut(values, valued),
                 value_orders=value_orders[valued],
                 value_rows=of_value.rows_of(s),
-                own_events=events,
+                own_events=its_events,
                 forget_rows=of_forget.rows_of(s),
                 forget_orders=forget_orders[forgotten],
                 forget_checks=None if forget_checks is None else forget_checks[forgotten],
@@ -128,6 +130,10 @@ class _Followers:
 
     def __init__(self, rows: I64, place: I64, starts: I64) -> None:
         self._starts = starts
+        if not len(rows):
+            self.order = self.rows = rows
+            self._bounds = np.zeros(len(starts), np.int64)
+            return
         where = place[rows]
         self.order, bounds = grouped(where, len(place))
         self.rows = where[self.order]

@@ -90,18 +90,14 @@ def checked_watch(tables: Sequence[str], cursors: Sequence[Cursor]) -> None:
 
 def checked_flush(spec: TableSpec, flush: Flush) -> Flush:
     """A flush that fits the table, with contiguous columns."""
-    flush = replace(
-        flush,
-        ranges=_checked_ranges(spec, flush.ranges),
-        generation=_number(spec, "generation", flush.generation),
-        events=_number(spec, "events", flush.events),
-        event_time_ms=_number(spec, "event_time_ms", flush.event_time_ms),
-        produced_ms=_number(spec, "produced_ms", flush.produced_ms),
-        now_ms=_number(spec, "now_ms", flush.now_ms),
+    ranges = _checked_ranges(spec, flush.ranges)
+    generation, events, event_time_ms, produced_ms, now_ms = (
+        _number(spec, name, getattr(flush, name))
+        for name in ("generation", "events", "event_time_ms", "produced_ms", "now_ms")
     )
-    if flush.now_ms >= MAX_NOW_MS:  # eviction orders rows by it, in float64
+    if now_ms >= MAX_NOW_MS:  # eviction orders rows by it, in float64
         raise BadRequest(
-            f"table '{spec.name}': now_ms must be in [0, 2^53), got {flush.now_ms}: milliseconds since the epoch"
+            f"table '{spec.name}': now_ms must be in [0, 2^53), got {now_ms}: milliseconds since the epoch"
         )
     keys = _column(spec, "keys", flush.keys, np.uint64)
     n = len(keys)
@@ -117,7 +113,20 @@ def checked_flush(spec: TableSpec, flush: Flush) -> Flush:
     _check_positives(spec, "positives", positives)
     checks = _column(spec, "checks", flush.checks, np.uint32, n)
     ids = _checked_ids(spec, flush.ids, n)
-    checked = replace(flush, keys=keys, counts=counts, positives=positives, checks=checks, ids=ids)
+    checked = replace(
+        flush,
+        ranges=ranges,
+        generation=generation,
+        events=events,
+        event_time_ms=event_time_ms,
+        produced_ms=produced_ms,
+        now_ms=now_ms,
+        keys=keys,
+        counts=counts,
+        positives=positives,
+        checks=checks,
+        ids=ids,
+    )
     checked = _with_own_events(spec, _with_forgets(spec, checked), n)
     if spec.kind == "record":
         return _with_values(spec, checked, n)

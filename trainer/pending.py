@@ -67,6 +67,7 @@ class Pending:
         self._next: Entries = np.zeros(0, ENTRY)  # what came after each of them
         self._events: list[Events] = []
         self._own: dict[str, _OwnEvents] = {}  # of all events, once asked for
+        self._orders: Orders | None = None  # likewise
         self._forget: dict[str, list[Tombstones]] = {"item": [], "user": []}
 
     def add(
@@ -100,6 +101,7 @@ class Pending:
             events = stored
             self._events.append(events)
             self._own.clear()
+            self._orders = None
             is_positive = events.label > 0
             self.users = np.concatenate([self.users, events.user_key[is_positive]])
             self.entries = np.concatenate([self.entries, positives(events)])
@@ -152,6 +154,8 @@ class Pending:
         own = self._own.get(side)
         if own is None:
             own = self._own[side] = _OwnEvents(self._events, side)
+        if self._orders is None:
+            self._orders = _orders(self._events)
         forget = self._forget[side]
         ranges = self._ranges(starts)
         gradients: F32 | None = None
@@ -178,8 +182,8 @@ class Pending:
             mode="gradients" if gradients is None else self._mode,
             state_deltas=state,
             appends=self.entries if table == "history" else None,
-            append_rows=own.numbers_of(self.users) if table == "history" else None,
-            own_events=own.one_by_one(),
+            append_rows=own.of_positives() if table == "history" else None,
+            own_events=own.one_by_one(self._orders),
             forget=_column(forget, "keys", np.uint64),
             forget_orders=_orders(forget),
             forget_checks=_column(forget, "checks", np.uint32),
@@ -287,13 +291,13 @@ class _OwnEvents:
     """Events per distinct id of one side, columnar."""
 
     def __init__(self, events: list[Events], side: str) -> None:
-        self._events = events
         self.keys, numbers = unique_keys(_column(events, f"{side}_key", np.uint64))
         self._numbers = numbers
         n = len(self.keys)
         label, weight = _column(events, "label", np.float32), _column(events, "weight", np.float32)
         self.counts: I64 = np.bincount(numbers, minlength=n).astype(np.int64)
-        self._weights = weight * (label > 0)
+        self._is_positive = label > 0
+        self._weights = weight * self._is_positive
         self.positives: F32 = np.bincount(numbers, weights=self._weights, minlength=n).astype(np.float32)
         first = _first_of(numbers, n)
         self.checks: U32 = _column(events, f"{side}_check", np.uint32)[first]
@@ -301,16 +305,13 @@ class _OwnEvents:
         ids = columns[0] if len(columns) == 1 else concatenate(columns)
         self.ids: Ragged = ids.take(first) if n else Ragged.empty()
 
-    def one_by_one(self) -> OwnEvents:
-        """The events, each with its place in time; rows are numbers of `keys`."""
-        return OwnEvents(self._numbers, _orders(self._events), self._weights)
+    def one_by_one(self, orders: Orders) -> OwnEvents:
+        """The events, each with its place in time (e,); rows are numbers of `keys`."""
+        return OwnEvents(self._numbers, orders, self._weights)
 
-    def numbers_of(self, keys: U64) -> I64:
-        """Number of each key, all of which have events here."""
-        joined, numbers = unique_keys(np.concatenate([self.keys, keys]))
-        if len(joined) != len(self.keys):
-            raise AssertionError("an entry's user has no event of its own in the same flush")
-        return numbers[len(self.keys) :]
+    def of_positives(self) -> I64:
+        """Number of each positive event's id."""
+        return self._numbers[self._is_positive]
 
 
 _RECORDS = {"item_features": ITEM, "user_features": USER}

@@ -51,7 +51,7 @@ class ModuleApply:
 
     def __init__(self, spec: TableSpec, rows: I64, gradients: F32) -> None:
         flush = checked_flush(spec, flush_of(rows, gradients, 0, len(rows)))
-        (part,) = parts_of(spec, flush, gradients=False)
+        (part,) = parts_of(spec, flush, gradients=False, own=False)  # as the client sends it
         blob = FlushBlob(spec, flush, part)
         command, out = framed(["TOW.APPLY", module_key(spec.name, 0)], blob.size)
         blob.write(out)

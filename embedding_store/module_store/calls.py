@@ -42,12 +42,13 @@ def ask_shards(
     request: Request,
     read: Callable[[Wire], Any] = Wire.read_blobs,
     make: Callable[[Sequence[Place]], None] | None = None,
+    again: Callable[[Place, Refusal], bool] = lambda place, refusal: False,  # noqa: ARG005
 ) -> dict[Place, Answer]:
     """Answers of shards, of one table or of several, each asked on the wire of its node.
 
-    A shard whose Cluster slot has moved is asked again, and so, once, is one whose key the server has lost, after
-    `make`; a shard that has answered is not. After a refusal by some shards all replies have been read: the others have
-    done what they were asked. Raises the first refusal, StoreUnavailable.
+    A shard whose Cluster slot has moved is asked again, and so are, once, one whose key the server has lost, after
+    `make`, and one of whose refusal `again` says so. A shard that has answered is not. After a refusal by some shards
+    all replies have been read: the others have done what they were asked. Raises the first refusal, StoreUnavailable.
     """
     answers: dict[Place, Answer] = {}
     made: set[Place] = set()
@@ -55,6 +56,7 @@ def ask_shards(
     for _ in range(REROUTES):
         moved: list[Place] = []
         lost: list[Place] = []
+        repeated: list[Place] = []
         faults: list[StoreError] = []
         with Session(nodes) as session:
             wires = {place: session.shared(module_key(*place)) for place in asked}
@@ -74,6 +76,8 @@ def ask_shards(
                 moved.append(place)
             elif make is not None and is_missing(refusal) and place not in made:
                 lost.append(place)
+            elif again(place, refusal):
+                repeated.append(place)
             else:
                 faults.append(fault)
         if moved or any(isinstance(f, StoreUnavailable) and not isinstance(f, StoreFull) for f in faults):
@@ -83,7 +87,7 @@ def ask_shards(
         if make is not None and lost:
             make(lost)
             made.update(lost)
-        asked = moved + lost
+        asked = moved + lost + repeated
         if not asked:
             return answers
-    raise StoreUnavailable(f"the cluster's slots moved {REROUTES} times during one call; retry")
+    raise StoreUnavailable(f"shards had to be asked {REROUTES} times during one call: the cluster's slots move; retry")

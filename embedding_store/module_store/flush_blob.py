@@ -14,8 +14,8 @@ from embedding_store.flush_parts import Part
 from embedding_store.records import U8
 from embedding_store.spec import TableSpec
 
-VERSION = 1
-GRADIENTS, DELTAS, STATE, OWN, CHECKS = 1, 2, 4, 8, 16
+VERSION = 2
+GRADIENTS, DELTAS, STATE, OWN, CHECKS, UNPLACED = 1, 2, 4, 8, 16, 32
 """Flags of a head."""
 
 MAX_ROWS = 1 << 20
@@ -85,7 +85,10 @@ class FlushBlob:
     """One shard's part of a flush, to be written once into the buffer that is sent."""
 
     def __init__(self, spec: TableSpec, flush: Flush, part: Part) -> None:
-        """part: of the flush, its gradients left out. Raises BadRequest for what no blob holds."""
+        """part: of the flush, its gradients left out. Raises BadRequest for what no blob holds.
+
+        Where the flush knows places of own events and the part was cut without, the shard asks for them if it must.
+        """
         sources = [str(r.source).encode() for r in flush.ranges]
         own = part.own_events
         _few(spec, "ranges", len(flush.ranges), MAX_RANGES)
@@ -108,6 +111,7 @@ class FlushBlob:
             + STATE * (flush.state_deltas is not None)
             + OWN * (own is not None)
             + CHECKS * (part.forget_checks is not None)
+            + UNPLACED * (flush.own_events is not None and own is None)
         )
         ids, values = part.ids, part.values
         head = np.zeros(1, HEAD)

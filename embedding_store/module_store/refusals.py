@@ -27,6 +27,11 @@ def is_missing(refusal: Refusal) -> bool:
     return str(refusal).startswith("TOWNONE")
 
 
+def asks_for_places(refusal: Refusal) -> bool:
+    """Whether the shard applied nothing because it must know where in time own events are."""
+    return str(refusal).startswith("TOWPLACES")
+
+
 def refused(refusal: Refusal, place: str, address: Address) -> StoreError:
     """What to raise for a refusal by the shard that `place` names, on the node at `address`."""
     text = str(refusal)

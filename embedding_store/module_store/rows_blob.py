@@ -149,8 +149,8 @@ def _block(
     elif spec.kind == "record":
         values = _ragged([reply.values for reply in replies], sizes, order)
     ids = [reply.ids for reply in replies]
-    id_at = _starts(headers["id_len"].astype(np.int64), order)
     data = ids[0] if len(ids) == 1 else np.concatenate([np.zeros(0, np.uint8), *ids])
+    id_at = _starts(headers["id_len"].astype(np.int64), order) if len(data) else np.zeros(n, np.int64)
     block = Block(headers, found, vectors, state, entries, entry_bounds, data, id_at, stored, values, places)
     return block, standings
 

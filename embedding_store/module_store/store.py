@@ -22,19 +22,22 @@ from embedding_store.module_store.calls import Answer, Place, Request, ask_shard
 from embedding_store.module_store.declaration import declaration
 from embedding_store.module_store.feed import read_changes
 from embedding_store.module_store.flush_blob import FlushBlob
+from embedding_store.module_store.placing import Placing
 from embedding_store.module_store.reading import Reading
+from embedding_store.module_store.refusals import asks_for_places
 from embedding_store.module_store.shard_dump import export_module, import_module
 from embedding_store.module_store.status import status_of
 from embedding_store.module_store.waiting import tow_wait
 from embedding_store.records import Block, histories_of, rows_of
 from embedding_store.redis_store.backend import Backend, check_backend
-from embedding_store.redis_store.client import Wire
+from embedding_store.redis_store.client import Refusal, Wire
 from embedding_store.redis_store.keys import module_key
 from embedding_store.redis_store.registered import Declared, RegisteredStore, place_of
 from embedding_store.redis_store.resp import Buffer, framed, pack
 from embedding_store.redis_store.session import Session, routed
 from embedding_store.redis_store.shard_dump import ShardExport
 from embedding_store.redis_store.waiting import wait
+from embedding_store.settings import RedisSettings
 from embedding_store.spec import TableSpec
 from embedding_store.standing import Standings
 from embedding_store.validation import checked_flush, checked_keys, checked_seek, checked_watch
@@ -52,26 +55,37 @@ class ModuleStore(RegisteredStore):
 
     backend: ClassVar[Backend] = "module"
 
+    def __init__(self, settings: RedisSettings) -> None:
+        """Connect and check the server. Raises StoreMisconfigured, StoreUnavailable."""
+        super().__init__(settings)
+        self._placed = Placing()
+
     def apply(self, table: str, flush: Flush) -> tuple[ShardReply, ...]:
         """As the contract says. One round trip."""
         return self.apply_all({table: flush})[table]
 
     def apply_all(self, flushes: Mapping[str, Flush]) -> dict[str, tuple[ShardReply, ...]]:
-        """As the contract says. One round trip."""
+        """As the contract says. One round trip; a second where a shard asks for places of own events."""
         checked: dict[str, Flush] = {}
         blobs: dict[Place, FlushBlob] = {}
         for table, given in flushes.items():
             spec = self.spec(table)
             checked[table] = flush = checked_flush(spec, given)
-            for shard, part in enumerate(parts_of(spec, flush, gradients=False)):
-                blobs[Place(table, shard)] = FlushBlob(spec, flush, part)
+            blobs |= _blobs(spec, flush, own=bool(len(flush.forget)) or self._placed.due(table))
 
         def request(place: Place) -> list[Buffer]:
             command, blob = framed(["TOW.APPLY", module_key(*place)], blobs[place].size)
             blobs[place].write(blob)
             return [command.data]
 
-        answers = self._ask(list(blobs), request)
+        def again(place: Place, refusal: Refusal) -> bool:
+            if not asks_for_places(refusal):
+                return False
+            self._placed.asked(place.table)
+            blobs[place] = _blobs(self.spec(place.table), checked[place.table], own=True)[place]
+            return True
+
+        answers = self._ask(list(blobs), request, Wire.read, again)
         return {
             table: tuple(_reply(flush, answers[place].replies[0]) for place in blobs if place.table == table)
             for table, flush in checked.items()
@@ -149,13 +163,22 @@ class ModuleStore(RegisteredStore):
         return [[module_key(spec.name, shard)] for shard in range(spec.shards)]
 
     def _ask(
-        self, places: Sequence[Place], request: Request, read: Callable[[Wire], Any] = Wire.read_blobs
+        self,
+        places: Sequence[Place],
+        request: Request,
+        read: Callable[[Wire], Any] = Wire.read_blobs,
+        again: Callable[[Place, Refusal], bool] = lambda place, refusal: False,  # noqa: ARG005
     ) -> dict[Place, Answer]:
         def make(lost: Sequence[Place]) -> None:
             check_backend(self._nodes, self.backend)
             ask_shards(self._nodes, lost, lambda place: [_create(self._table(place.table), place.shard, 0)])
 
-        return ask_shards(self._nodes, places, request, read, make)
+        return ask_shards(self._nodes, places, request, read, make, again)
+
+
+def _blobs(spec: TableSpec, flush: Flush, *, own: bool) -> dict[Place, FlushBlob]:
+    parts = parts_of(spec, flush, gradients=False, own=own)
+    return {Place(spec.name, shard): FlushBlob(spec, flush, part) for shard, part in enumerate(parts)}
 
 
 def _places(spec: TableSpec) -> list[Place]:

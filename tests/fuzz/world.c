@@ -149,6 +149,8 @@ size_t world_call(struct world *w, struct decisions *d, unsigned char *out)
     if (head.flags & FLUSH_DELTAS && w->state_dim)
         head.flags |= FLUSH_STATE;
     head.flags |= (what & 4 ? FLUSH_OWN : 0) | (what & 8 ? FLUSH_CHECKS : 0);
+    if (!(what & 4) && below(d, 4))
+        head.flags |= FLUSH_UNPLACED;
     head.dim = w->dim;
     head.state_dim = w->state_dim;
 

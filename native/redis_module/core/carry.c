@@ -50,13 +50,13 @@ static struct row *take_place(struct call *c, int64_t i)
     return row;
 }
 
-static void decay_row(const struct call *c, const struct decay_sums *sums, struct row *row)
+static void decay_row(const struct call *c, struct decay_missed *missed, struct row *row)
 {
     int64_t start = row->clock / c->spec->step_events;
     if (c->rate_step <= start)
         return;
     double factor, threshold;
-    decay_closed_form(sums, start, c->rate_step, &factor, &threshold);
+    decay_missed_since(missed, start, &factor, &threshold);
     decay_shrink(row->values, c->table->dim, factor, threshold);
 }
 
@@ -91,6 +91,22 @@ static struct row_body *new_body(struct call *c, int64_t i, struct row *row)
     return body;
 }
 
+/* Appends that no stored entry comes after, as is the rule: behind the newest of those, of which only what leaves moves. */
+static void append_newer(struct call *c, int64_t i, struct row *row, const uint32_t *order, uint32_t m, uint32_t size)
+{
+    const struct row_body *old = body_of(row);
+    uint32_t kept = size > m ? size - m : 0;
+    const unsigned char *newest = kept ? old->bytes + (old->size - kept) * sizeof(struct entry) : NULL;
+    unsigned char *to = c->bodies[i].bytes ? c->bodies[i].bytes : old->bytes;
+    if (kept && to != newest)
+        memmove(to, newest, kept * sizeof(struct entry));
+    struct row_body *body = new_body(c, i, row);
+    struct entry *entries = (struct entry *)(void *)body->bytes;
+    for (uint32_t k = kept; k < size; k++)
+        entries[k] = c->flush->appends[order[m - size + k]];
+    body->size = size;
+}
+
 static void append(struct call *c, int64_t i, struct row *row)
 {
     uint32_t from = c->append_bounds[i], m = c->append_bounds[i + 1] - from;
@@ -99,8 +115,13 @@ static void append(struct call *c, int64_t i, struct row *row)
     const struct row_body *old = body_of(row);
     uint64_t both = (uint64_t)old->size + m;
     uint32_t size = both < c->spec->length ? (uint32_t)both : c->spec->length;
-    sequence_merge((const struct entry *)(const void *)old->bytes, old->size, c->flush->appends, c->append_order + from,
-                   m, c->merged, size);
+    const struct entry *stored = (const struct entry *)(const void *)old->bytes;
+    const uint32_t *order = c->append_order + from;
+    if (!old->size || !entry_after(&stored[old->size - 1], &c->flush->appends[order[0]])) {
+        append_newer(c, i, row, order, m, size);
+        return;
+    }
+    sequence_merge(stored, old->size, c->flush->appends, order, m, c->merged, size);
     struct row_body *body = new_body(c, i, row);
     memcpy(body->bytes, c->merged, size * sizeof *c->merged);
     body->size = size;
@@ -116,7 +137,7 @@ static void replace_value(struct call *c, int64_t i, struct row *row)
     body->size = size;
 }
 
-static void carry_key(struct call *c, int64_t i, const struct decay_sums *sums, double faded, float *clipped)
+static void carry_key(struct call *c, int64_t i, struct decay_missed *missed, double faded, float *clipped)
 {
     struct table *t = c->table;
     const struct plan *p = &c->plans[i];
@@ -132,9 +153,9 @@ static void carry_key(struct call *c, int64_t i, const struct decay_sums *sums, 
     if (p->flags & PLAN_CHECKED)
         row->check = c->flush->checks[i];
     if (p->after == STANDING_ROW) {
-        if (sums->l1 > 0.0 || sums->l2 > 0.0)
+        if (missed->sums->l1 > 0.0 || missed->sums->l2 > 0.0)
             if (p->before == STANDING_ROW && !(p->flags & PLAN_WIPED))
-                decay_row(c, sums, row);
+                decay_row(c, missed, row);
         learn(c, i, row, clipped);
         if (c->append_bounds)
             append(c, i, row);
@@ -164,6 +185,8 @@ PREFETCHING void prefetch_block(const struct call *c, int64_t from, size_t bytes
 void carry_out(struct call *c, const struct decay_sums *sums)
 {
     float clipped[ROW_MAX_DIM];
+    struct decay_missed missed;
+    decay_missed_open(&missed, sums, c->rate_step);
     const struct table *t = c->table;
     size_t bytes = row_bytes(t->values);
     const unsigned char *id = c->flush->ids;
@@ -197,6 +220,6 @@ void carry_out(struct call *c, const struct decay_sums *sums)
         row_halved(n, faded);
         for (int k = 0; k < n; k++)
             if (c->plans[from + k].flags & PLAN_WRITTEN)
-                carry_key(c, from + k, sums, faded[k], clipped);
+                carry_key(c, from + k, &missed, faded[k], clipped);
     }
 }

@@ -11,6 +11,7 @@
 #define FAULT_SEEK "TOWSEEK"       /* compare-and-set found another offset */
 #define FAULT_NONE "TOWNONE"       /* no such shard */
 #define FAULT_KIND "TOWKIND"       /* a table of another kind than the call is for */
+#define FAULT_PLACES "TOWPLACES" /* the same call again, with the places of own events */
 #define FAULT_MEMORY "OOM"         /* as the server says it */
 
 struct fault {

@@ -15,8 +15,12 @@ _Static_assert(sizeof(size_t) == 8, "sums of checked sizes don't overflow");
 
 static bool check_flags(const struct flush_head *h, struct fault *fault)
 {
-    if (h->flags & ~(uint32_t)FLUSH_FLAGS)
-        return fault_set(fault, FAULT_BAD, "flags %#x; known are %#x", h->flags, (unsigned)FLUSH_FLAGS);
+    uint32_t known = h->version == 1 ? FLUSH_FLAGS_1 : FLUSH_FLAGS;
+    if (h->flags & ~known)
+        return fault_set(fault, FAULT_BAD, "flags %#x; known are %#x", h->flags, known);
+    if (h->flags & FLUSH_OWN && h->flags & FLUSH_UNPLACED)
+        return fault_set(fault, FAULT_BAD, "flags %#x say that places of own events are here, and that they are not",
+                         h->flags);
     bool deltas = (h->flags & FLUSH_GRADIENTS) && (h->flags & FLUSH_DELTAS);
     bool wanted = deltas && h->state_dim;
     bool given = h->flags & FLUSH_STATE;
@@ -58,8 +62,8 @@ static bool check_bytes(const char *name, uint64_t bytes, size_t size, struct fa
 
 static bool check_head(const struct flush_head *h, size_t size, uint32_t dim, uint32_t state_dim, struct fault *fault)
 {
-    if (h->version != FLUSH_VERSION)
-        return fault_set(fault, FAULT_BAD, "a call of format version %u; this module reads %u: upgrade the older side",
+    if (h->version < 1 || h->version > FLUSH_VERSION)
+        return fault_set(fault, FAULT_BAD, "a call of format version %u; this module reads 1 to %u: upgrade the older side",
                          h->version, FLUSH_VERSION);
     if (h->dim != dim || h->state_dim != state_dim)
         return fault_set(fault, FAULT_BAD, "the table has dim %u and state_dim %u, the call is for %u and %u", dim,

@@ -12,6 +12,10 @@
  *     own        rows u32[e], places struct place[e], positives f32[e]         if FLUSH_OWN: every own event in counts
  *     forgets    rows u32[f], places struct place[f], checks u32[f]            rows distinct; checks if FLUSH_CHECKS
  *
+ * Own events' places matter to a key that was forgotten, alone: a caller may leave them out, and send them when it is asked to
+ * (FAULT_PLACES; nothing is applied then). Without they would be a fifth of all that is sent, stored in the append-only file
+ * and read again.
+ *
  * Rows are indices into keys. A place whose time is PLACE_NONE comes before every event. The meaning of each column is
  * that of `Part` in embedding_store/flush_parts.py.
  */
@@ -24,7 +28,7 @@
 #include "fault.h"
 #include "unaligned.h"
 
-#define FLUSH_VERSION 1u
+#define FLUSH_VERSION 2u /* of what is sent; calls of version 1, which know no FLUSH_UNPLACED, are read as well */
 #define FLUSH_MAX_KEYS (1 << 20) /* keys, and likewise appends, values, own events, forgets: what a call holds the server for */
 #define FLUSH_MAX_RANGES 65536u
 #define FLUSH_MAX_SOURCE 600u /* bytes of a source's name */
@@ -35,7 +39,9 @@ enum {
     FLUSH_STATE = 4,
     FLUSH_OWN = 8,
     FLUSH_CHECKS = 16,
-    FLUSH_FLAGS = 31,
+    FLUSH_UNPLACED = 32, /* places of own events are known and were not sent: where one is needed the call is refused */
+    FLUSH_FLAGS = 63,
+    FLUSH_FLAGS_1 = 31, /* of version 1 */
 };
 
 #define PLACE_NONE INT64_MIN
@@ -85,7 +91,7 @@ struct flush {
     const struct place *value_places;
     const any_u32 *value_lengths;
     const unsigned char *values;
-    const any_u32 *own_rows; /* NULL: places of own events are not known */
+    const any_u32 *own_rows; /* NULL: places of own events are not here */
     const struct place *own_places;
     const any_f32 *own_positives;
     const any_u32 *forget_rows;

@@ -104,13 +104,7 @@ static void put(unsigned char **at, const void *bytes, size_t size)
     *at += size;
 }
 
-/* What a vector has missed up to the shard's clock. Rows of one step of the clock have missed the same. */
-struct missed {
-    int64_t start, stop;
-    double factor, threshold;
-};
-
-static void put_vector(const struct shard *s, const struct row *row, bool decays, struct missed *missed,
+static void put_vector(const struct shard *s, const struct row *row, bool decays, struct decay_missed *missed,
                        struct columns *c)
 {
     uint32_t dim = s->table.dim;
@@ -121,11 +115,9 @@ static void put_vector(const struct shard *s, const struct row *row, bool decays
     int64_t start = row->clock / s->spec.step_events;
     if (start >= missed->stop)
         return;
-    if (start != missed->start) {
-        decay_closed_form(&s->sums, start, missed->stop, &missed->factor, &missed->threshold);
-        missed->start = start;
-    }
-    decay_shrink((float *)(void *)out, dim, missed->factor, missed->threshold);
+    double factor, threshold;
+    decay_missed_since(missed, start, &factor, &threshold);
+    decay_shrink((float *)(void *)out, dim, factor, threshold);
 }
 
 static void put_missing(const struct shard *s, uint64_t key, uint32_t flags, struct columns *c)
@@ -145,7 +137,8 @@ static void put_missing(const struct shard *s, uint64_t key, uint32_t flags, str
     }
 }
 
-static void put_row(const struct shard *s, struct row *row, uint32_t flags, struct missed *missed, struct columns *c)
+static void put_row(const struct shard *s, struct row *row, uint32_t flags, struct decay_missed *missed,
+                    struct columns *c)
 {
     const struct table *t = &s->table;
     if (!t->bodies) {
@@ -189,7 +182,8 @@ void shard_rows_write(const struct shard *s, int64_t n, const any_u64 *keys, uin
     const struct table *t = &s->table;
     struct columns c = columns_of(s, n, flags, handles, out);
     const unsigned char *tails = c.places;
-    struct missed missed = {-1, s->meta.clock / s->spec.step_events, 1.0, 0.0};
+    struct decay_missed missed;
+    decay_missed_open(&missed, &s->sums, s->meta.clock / s->spec.step_events);
     size_t bytes = row_bytes(flags & ROWS_STATE || t->bodies ? t->values : t->dim);
     bool found = is_ragged(s, flags);
     prefetch_block(t, n, keys, 0, found, handles, bytes);

@@ -144,6 +144,25 @@ void decay_closed_form(const struct decay_sums *d, int64_t start, int64_t stop, 
         *threshold = -elementary_expm1(total) * (d->l1 / d->l2);
 }
 
+void decay_missed_open(struct decay_missed *m, const struct decay_sums *sums, int64_t stop)
+{
+    m->sums = sums;
+    m->stop = stop;
+    memset(m->starts, 0xFF, sizeof m->starts);
+}
+
+void decay_missed_since(struct decay_missed *m, int64_t start, double *factor, double *threshold)
+{
+    /* steps at which calls end lie apart: Fibonacci hashing spreads them */
+    size_t at = (size_t)((uint64_t)start * UINT64_C(0x9E3779B97F4A7C15) >> 56);
+    if (m->starts[at] != start) {
+        decay_closed_form(m->sums, start, m->stop, &m->factors[at], &m->thresholds[at]);
+        m->starts[at] = start;
+    }
+    *factor = m->factors[at];
+    *threshold = m->thresholds[at];
+}
+
 void decay_shrink(float *values, uint32_t dim, double factor, double threshold)
 {
     if (threshold == 0.0) {

@@ -55,6 +55,23 @@ bool decay_reach(struct decay_sums *d, int64_t stop);
  */
 void decay_closed_form(const struct decay_sums *d, int64_t start, int64_t stop, double *factor, double *threshold);
 
+/* What decay_closed_form says of steps that were asked for lately: rows of one call are of few steps, and each answer takes
+ * an exponential. Bit for bit the same.
+ */
+#define DECAY_KEPT 256
+struct decay_missed {
+    const struct decay_sums *sums;
+    int64_t stop;
+    int64_t starts[DECAY_KEPT]; /* −1: nothing */
+    double factors[DECAY_KEPT], thresholds[DECAY_KEPT];
+};
+
+/* Nothing is kept; all answers are as of step `stop`, which was reached. */
+void decay_missed_open(struct decay_missed *m, const struct decay_sums *sums, int64_t stop);
+
+/* What a row of step `start` ≥ 0 has missed. O(1). */
+void decay_missed_since(struct decay_missed *m, int64_t start, double *factor, double *threshold);
+
 /* sgn(w)·max(0, |w|·factor − threshold) in place; shrink of native/decay.py. O(dim). */
 void decay_shrink(float *values, uint32_t dim, double factor, double threshold);
 

@@ -192,6 +192,19 @@ static bool recount(struct call *c)
     return true;
 }
 
+/* The first key whose own events can only be judged by places that were not sent; n: none. */
+static int64_t unplaced(const struct call *c)
+{
+    int64_t i = 0;
+    while (i < c->n) {
+        uint16_t flags = c->plans[i].flags;
+        if (flags & (PLAN_FENCED | PLAN_WIPED) && !(flags & PLAN_TAKEN) && c->flush->counts[i] > 0)
+            break;
+        i++;
+    }
+    return i;
+}
+
 static bool leave_out(struct call *c)
 {
     const struct flush *f = c->flush;
@@ -228,5 +241,11 @@ bool screen(struct call *c, struct fault *fault)
     bool odd = find_keys(c);
     if (!odd && !c->flush->head.forgets)
         return true;
-    return forget_keys(c) && leave_out(c);
+    if (!forget_keys(c))
+        return false;
+    int64_t asked = c->flush->head.flags & FLUSH_UNPLACED ? unplaced(c) : c->n;
+    if (asked < c->n)
+        return fault_set(fault, FAULT_PLACES, "key %llu was forgotten: send the call with the places of own events",
+                         (unsigned long long)c->flush->keys[asked]);
+    return leave_out(c);
 }

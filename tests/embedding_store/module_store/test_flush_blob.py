@@ -118,7 +118,7 @@ def test_every_shard_reads_its_part(spec, n, full):
             generation, events, event_time_ms, produced_ms, now_ms, ranges, keys, appends, values, own, forgets,
             sources_size, ids_size, values_size, dim, state_dim, unused,
         ) = head  # fmt: skip
-        assert (version, generation, events, event_time_ms, produced_ms, now_ms) == (1, 3, 11, 12, 13, 14)
+        assert (version, generation, events, event_time_ms, produced_ms, now_ms) == (2, 3, 11, 12, 13, 14)
         assert (ranges, keys, appends, values) == (2, len(part.keys), len(part.append_rows), len(part.value_rows))
         assert (dim, state_dim, unused) == (spec.dim, spec.state_dim, 0)
         r = Reader(blob[HEAD.size :])
@@ -149,6 +149,7 @@ def test_every_shard_reads_its_part(spec, n, full):
         assert told == part.values.tolist()
         assert values_size == sum(map(len, told))
         assert bool(flags & 8) == (part.own_events is not None)
+        assert not flags & 32
         if part.own_events is not None:
             assert own == len(part.own_events.rows)
             assert r.column("I", own) == part.own_events.rows.tolist()
@@ -161,6 +162,19 @@ def test_every_shard_reads_its_part(spec, n, full):
         if part.forget_checks is not None:
             assert r.column("I", forgets) == part.forget_checks.tolist()
         assert r.rest == b""
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.kind)
+def test_places_of_own_events_may_stay_behind(spec):
+    flush = random_flush(spec, np.random.default_rng(4), 50, full=True)
+    for part, bare in zip(parts_of(spec, flush), parts_of(spec, flush, own=False), strict=True):
+        assert bare.own_events is None
+        whole, blob = written(spec, flush, part), written(spec, flush, bare)
+        assert len(whole) - len(blob) == 28 * len(part.own_events.rows)
+        (_, flags, *head), (_, bare_flags, *bare_head) = HEAD.unpack(whole[: HEAD.size]), HEAD.unpack(blob[: HEAD.size])
+        assert (flags & 40, bare_flags & 40, flags & ~40) == (8, 32, bare_flags & ~40)
+        head[9] = 0  # how many there are
+        assert head == bare_head
 
 
 def test_a_forget_without_place_comes_before_every_event():

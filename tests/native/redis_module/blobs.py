@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-GRADIENTS, DELTAS, STATE, OWN, CHECKS = 1, 2, 4, 8, 16
+GRADIENTS, DELTAS, STATE, OWN, CHECKS, UNPLACED = 1, 2, 4, 8, 16, 32
 PLACE_NONE = -(2**63)
 PLACE = np.dtype([("time_ms", "<i8"), ("place", "<i8"), ("partition", "<u4")])
 ENTRY = np.dtype([("time_ms", "<i8"), ("place", "<i8"), ("item", "<u8"), ("partition", "<u4"), ("weight", "<f4")])
@@ -61,7 +61,7 @@ class Blob:
         )  # fmt: skip
         own = self.own or []
         numbers = {
-            "version": 1, "flags": flags, "generation": self.generation, "events": self.events,
+            "version": 2, "flags": flags, "generation": self.generation, "events": self.events,
             "event_time_ms": self.event_time_ms, "produced_ms": self.produced_ms, "now_ms": self.now_ms,
             "ranges": len(self.ranges), "keys": n, "appends": len(self.appends), "values": len(values),
             "own": len(own), "forgets": len(self.forgets), "sources_size": sum(map(len, sources)),

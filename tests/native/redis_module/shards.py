@@ -60,10 +60,10 @@ def typed(library: c.CDLL) -> c.CDLL:
     return library
 
 
-def blobs_of(spec: TableSpec, flush: Flush) -> list[npt.NDArray[np.uint8]]:
-    """One per shard."""
+def blobs_of(spec: TableSpec, flush: Flush, *, own: bool = True) -> list[npt.NDArray[np.uint8]]:
+    """One per shard. own False: places of own events stay behind."""
     blobs = []
-    for part in parts_of(spec, checked_flush(spec, flush), gradients=False):
+    for part in parts_of(spec, checked_flush(spec, flush), gradients=False, own=own):
         blob = FlushBlob(spec, flush, part)
         blobs.append(np.empty(blob.size, np.uint8))
         blob.write(blobs[-1])
@@ -109,9 +109,9 @@ class Shards:
             raise Refused(self.library.harness_fault(self.handles[shard]).decode())
         return OUTCOMES[outcome]
 
-    def apply(self, flush: Flush) -> list[str]:
+    def apply(self, flush: Flush, *, own: bool = True) -> list[str]:
         """Raises Refused."""
-        return [self.apply_blob(shard, blob) for shard, blob in enumerate(blobs_of(self.spec, flush))]
+        return [self.apply_blob(shard, blob) for shard, blob in enumerate(blobs_of(self.spec, flush, own=own))]
 
     def reply(self, shard: int, keys: U64, flags: int) -> RowsReply:
         handle, keys = self.handles[shard], np.ascontiguousarray(keys, np.uint64)

@@ -50,7 +50,7 @@ def test_any_number_in_the_head_is_read_or_refused(parsers, name, value):
     free = {"generation", "event_time_ms", "produced_ms"}
     good = whole >= 0 and (
         name in free or (name == "now_ms" and whole < 2**53) or (name == "events" and whole >= 2)
-        or (name, whole) in {("version", 1), ("unused", 0)}
+        or (name, whole) in {("version", 1), ("version", 2), ("unused", 0)}
     )  # fmt: skip
     try:
         parsers.flush(blob.bytes(), 3, 2)
@@ -63,8 +63,11 @@ def test_any_number_in_the_head_is_read_or_refused(parsers, name, value):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"head": {"version": 2}}, "format version 2; this module reads 1"),
-        ({"head": {"flags": 63}}, "flags 0x3f; known are 0x1f"),
+        ({"head": {"version": 3}}, "format version 3; this module reads 1 to 2"),
+        ({"head": {"version": 0}}, "format version 0; this module reads 1 to 2"),
+        ({"head": {"flags": 127}}, "flags 0x7f; known are 0x3f"),
+        ({"head": {"flags": 63, "version": 1}}, "flags 0x3f; known are 0x1f"),
+        ({"head": {"flags": 63}}, "flags 0x3f say that places of own events are here, and that they are not"),
         ({"dim": 4}, "has dim 3 and state_dim 2, the call is for 4 and 2"),
         ({"ranges": []}, "0 ranges"),
         ({"head": {"ranges": 65537}}, "65537 ranges in one call; at most 65536"),

@@ -45,6 +45,9 @@ def module(tmp_path_factory):
     library.decay_reach.restype = c.c_bool
     library.decay_reach.argtypes = [c.c_void_p, c.c_int64]
     library.decay_closed_form.argtypes = [c.c_void_p, c.c_int64, c.c_int64, c.c_void_p, c.c_void_p]
+    library.decay_missed_open.argtypes = [c.c_void_p, c.c_void_p, c.c_int64]
+    library.decay_missed_since.argtypes = [c.c_void_p, c.c_int64, c.c_void_p, c.c_void_p]
+    library.decay_missed_open.restype = library.decay_missed_since.restype = None
     library.decay_shrink.argtypes = [c.c_void_p, c.c_uint32, c.c_double, c.c_double]
     return library
 
@@ -55,6 +58,10 @@ def schedule_of(spec):
         KINDS.index(s.kind), s.warmup_steps, spec.optimizer.learning_rate,
         *(getattr(s, name, 0) for name in ("decay", "steps", "floor")),
     )  # fmt: skip
+
+
+class Missed(c.Structure):
+    _fields_ = (("sums", c.c_void_p), ("stop", c.c_int64), ("starts", c.c_int64 * 256), ("kept", c.c_double * 512))
 
 
 class Module:
@@ -75,7 +82,17 @@ class Module:
         at, sums = out.ctypes.data, c.byref(self.sums)
         for i, start in enumerate(starts.tolist()):
             self.library.decay_closed_form(sums, start, stop, at + 16 * i, at + 16 * i + 8)
+        self.check_missed(np.concatenate([starts, starts[::-1], starts]), stop, np.concatenate([out, out[::-1], out]))
         return out
+
+    def check_missed(self, starts, stop, expected):
+        """What is kept of it says the same, whatever was asked before."""
+        missed, out = Missed(), np.empty((len(starts), 2))
+        self.library.decay_missed_open(c.byref(missed), c.byref(self.sums), stop)
+        at = out.ctypes.data
+        for i, start in enumerate(starts.tolist()):
+            self.library.decay_missed_since(c.byref(missed), start, at + 16 * i, at + 16 * i + 8)
+        assert out.tobytes() == expected.tobytes()
 
     def close(self):
         self.library.decay_close(c.byref(self.sums))

@@ -245,6 +245,48 @@ def test_a_forgotten_value_is_gone_though_the_key_has_events_without_value(opene
     assert table.read(np.array([1], np.uint64))[0].values.tolist() == [b"new"]
 
 
+def tried(table, flush):
+    """Whether a call without places of own events is applied."""
+    try:
+        return table.apply(flush, own=False) == ["applied"]
+    except Refused as refused:
+        if not str(refused).startswith("TOWPLACES key "):
+            raise
+        return False
+
+
+@pytest.mark.parametrize("kind", ["embedding", "sequence"])
+def test_places_of_own_events_are_asked_for_where_a_key_was_forgotten_and_else_not_missed(opened, kind):
+    shape = {"dim": 2, "optimizer": Sgd()} if kind == "embedding" else {"kind": kind, "length": 4}
+    placed, bare = (opened(remember_events=40, **shape) for _ in range(2))
+    rng, asked, at = np.random.default_rng(5), 0, 0
+
+    def state(table):
+        block, standings = table.read(np.arange(20, dtype=np.uint64))
+        return (table.meta(0), standings.tolist(), block.headers.tobytes(), block.vectors.tobytes(),
+                block.entries.tobytes(), block.ids().tolist())  # fmt: skip
+
+    for step in range(300):
+        keys = rng.choice(20, rng.integers(1, 4), replace=False).tolist()
+        size = int(rng.integers(1, 5))
+        own = [(int(rng.integers(len(keys))), int(rng.integers(step, step + 9)), at + i << 16, 0) for i in range(size)]
+        columns = {"appends": [(r, t, p, 9, 0, 1.0) for r, t, p, _ in own]}
+        if kind == "embedding":
+            columns = {"gradients": rng.normal(size=(len(keys), 2))}
+        if step % 40 == 20:
+            columns |= {"forget": [keys[0]], "forget_orders": [(step + 5, at << 16, 0)]}
+        flush = flush_of(keys, at, at + size, own=own, now_ms=step, **columns)
+        before = state(bare)
+        if not tried(bare, flush):
+            assert state(bare) == before
+            asked += 1
+            assert bare.apply(flush) == ["applied"]
+        assert placed.apply(flush) == ["applied"]
+        assert state(bare) == state(placed)
+        at += size
+    assert 5 < asked < 150  # keys come back within remember_events
+
+
 def test_a_call_without_memory_can_be_made_again(library):
     table = Shards(library, TableSpec(name="t", dim=4, shards=1)).begin()
     table.counting().left = 0
