@@ -144,7 +144,7 @@ class Ranker:
             count=histories.count,
             updated_ms=updated_ms,
             seen_offsets=histories.offsets,
-            seen_keys=histories.entries["item"],
+            seen_keys=np.ascontiguousarray(histories.entries["item"]),
             boosts=boosts,
         )
 

@@ -130,6 +130,11 @@ class FrozenTransitions:
         return _followers(self._offsets, self._entries, rows, near)
 
 
+def warm_up() -> None:
+    """Compile what a read of somebody with a history needs: nobody has one yet where a service begins."""
+    _followers(np.zeros(2, np.int64), np.zeros(0, ENTRY), np.zeros((1, 1), np.int64), np.ones((1, 1), np.float32))
+
+
 def near_weights(recent: U64, lengths: I64, times_ms: I64) -> F32:
     """(n, r) w_k of items recent (n, r or more), newest first, of which there are lengths (n,), of times_ms (n, r).
 

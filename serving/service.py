@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from embedding_store import transitions
 from embedding_store.contract import EmbeddingStore
 from embedding_store.item_filter import ItemFilter
 from embedding_store.mirror_reads import MirrorReads
@@ -60,6 +61,8 @@ class Live:
         self.mirror.gathered(nobody)
         self.ranker.similar(self.mirror.items(nobody).vectors, exclude=nobody, k=1)
         self.ranker.score(vector, nobody)
+        if self.model.successors:
+            transitions.warm_up()
         known = self.mirror.features
         if known is not None and known.of_items:
             self.ranker.recommend(vector, exclude=nobody, k=1, wanted=ItemFilter(((0,),)))
