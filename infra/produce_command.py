@@ -106,6 +106,8 @@ class _Run:
 
     def all(self, topic: str) -> None:
         """Raises InfraError at the first event that can't be used, with what comes before it sent."""
+        from ingest.contract import StreamUnavailable  # noqa: PLC0415  of an extra
+
         try:
             while not self._lines.ended:
                 read = self._lines.read(self._packing.wait_s())
@@ -115,9 +117,13 @@ class _Run:
                     at = self._part(read, at)
                 self._packing.send_due()
                 self._show()
-        finally:
+        except StreamUnavailable:
+            raise  # what waits comes after something that was not sent
+        except BaseException:
             self._packing.flush()
-            self._show()
+            raise
+        self._packing.flush()
+        self._show()
         counters, seconds = self._packing.counters, max(time.monotonic() - self._began_s, 1e-9)
         refused = f"; {counters.refused:,} can't be used and were left out" if counters.refused else ""
         self._progress.stop()

@@ -29,23 +29,23 @@ class Packer:
         self._limits = limits
         self._packs: dict[int, _Pack] = {}
 
-    def add(self, partition: int, events: Sequence[bytes], now_s: float) -> Iterator[list[bytes]]:
-        """Take them in; yields what is full."""
-        pack = self._packs.get(partition) or _Pack(now_s)
+    def add(self, partition: int, events: Sequence[bytes], now_s: float) -> list[list[bytes]]:
+        """Take them in; returns what is full, which is the caller's from then on."""
+        full: list[list[bytes]] = []
+        pack = self._packs.pop(partition, None) or _Pack(now_s)
         for event in events:
             size = len(event) + 1
             if pack.events and pack.bytes + size > self._limits.bytes:
-                yield pack.events
+                full.append(pack.events)
                 pack = _Pack(now_s)
             pack.events.append(event)
             pack.bytes += size
             if len(pack.events) >= self._limits.events:
-                yield pack.events
+                full.append(pack.events)
                 pack = _Pack(now_s)
         if pack.events:
             self._packs[partition] = pack
-        else:
-            self._packs.pop(partition, None)
+        return full
 
     def due(self, now_s: float) -> Iterator[tuple[int, list[bytes]]]:
         """Take out what has waited long enough: (partition, events)."""

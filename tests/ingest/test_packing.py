@@ -34,8 +34,8 @@ def test_every_event_once_and_in_order(runs: list[tuple[int, list[bytes]]], most
 
 def test_what_waits_is_due_after_the_linger_of_its_first() -> None:
     packer = Packer(PackLimits(events=10, bytes=1000, linger_s=0.5))
-    assert not list(packer.add(3, [b"a"], 10.0))
-    assert not list(packer.add(3, [b"b"], 10.25))
+    assert not packer.add(3, [b"a"], 10.0)
+    assert not packer.add(3, [b"b"], 10.25)
     assert packer.wait_s(10.25) == 0.25
     assert not list(packer.due(10.25))
     assert list(packer.due(10.5)) == [(3, [b"a", b"b"])]
