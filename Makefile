@@ -87,10 +87,10 @@ laws-sanitized: $(STAMP)
 bench-knobs: $(STAMP)
 	@$(BIN)/python -m benchmarks.knobs
 
-# SECONDS= of faults, SEED=, EVICTION=on|off, FEATURES=on|off, BACKEND=stock|module, MODEL=linear|towers; needs Java and a Redis or Valkey
+# SECONDS= of faults, SEED=, EVICTION=on|off, FEATURES=on|off, BACKEND=stock|module, MODEL=linear|towers, CLIENT=kafka-python|librdkafka; needs Java and a Redis or Valkey
 chaos: $(STAMP)
 	@$(BIN)/python -m tests.chaos $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) \
-		$(if $(EVICTION),--eviction $(EVICTION)) $(if $(FEATURES),--features $(FEATURES)) $(if $(BACKEND),--backend $(BACKEND)) $(if $(MODEL),--model $(MODEL))
+		$(if $(EVICTION),--eviction $(EVICTION)) $(if $(FEATURES),--features $(FEATURES)) $(if $(BACKEND),--backend $(BACKEND)) $(if $(MODEL),--model $(MODEL)) $(if $(CLIENT),--client $(CLIENT))
 
 clean:
 	rm -rf $(VENV) .towline

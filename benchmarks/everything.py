@@ -102,6 +102,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             Figure("cpu_us_per_event.dense", "with towers 64 → 64 → 32", ("<=", 5)),
             Figure("cpu_us_per_event.history", "with histories of 20 items", ("<=", 6)),
             Figure("cpu_us_per_event.single_kafka_python", "with layers, one event a record", ("<=", 14)),
+            Figure("cpu_us_per_event.single_librdkafka", "the same, by librdkafka"),
             Figure("events_per_s.no_dense", "events a second, no layers", (">=", 500_000)),
             Figure("events_per_s.dense", "with layers", (">=", 200_000)),
             Figure("events_per_s.history", "with histories", (">=", 200_000)),

@@ -25,7 +25,7 @@ import typer
 from rich.console import Console
 
 from embedding_store.errors import SpecError, StoreMisconfigured
-from infra import capacity_command, model_command
+from infra import capacity_command, model_command, produce_command
 from infra.config import TowlineConfig, load
 from infra.errors import InfraError, NotRunning, PortInUse
 from infra.local.ports import is_free
@@ -46,6 +46,7 @@ app = typer.Typer(
 )
 app.add_typer(model_command.app, name="model")
 app.command("plan")(capacity_command.show)
+app.command("produce")(produce_command.produce)
 Config = Annotated[
     Path | None, typer.Option("--config", "-c", metavar="FILE", help="configuration file \\[default: ./towline.toml]")
 ]

@@ -14,7 +14,7 @@ import io
 import json
 import logging
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ingest.columns import Partition
@@ -109,8 +109,12 @@ def _csv_lines(path: Path, data: bytes) -> Iterator[bytes]:
             f"the history {path} has no column {' nor '.join(sorted(missing))}: its first line must name the columns"
         )
     for row in rows:
-        event = {name: _number(value) if name in _NUMBERS else value for name, value in row.items() if name and value}
-        yield json.dumps(event, ensure_ascii=False).encode()
+        yield json.dumps(event_of(row), ensure_ascii=False).encode()
+
+
+def event_of(row: Mapping[str, str]) -> dict[str, float | int | str]:
+    """The event of a CSV's row, values by column; empty ones are left out."""
+    return {name: _number(value) if name in _NUMBERS else value for name, value in row.items() if name and value}
 
 
 def _number(text: str) -> float | int | str:

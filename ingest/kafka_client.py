@@ -7,11 +7,12 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 from uuid import UUID
 
-from kafka import errors
+from kafka import KafkaAdminClient, errors
+from kafka.admin import MemberToRemove
 from kafka.net.compat import KafkaNetClient
 from kafka.net.inet import KafkaNetSocket
 
@@ -134,6 +135,16 @@ def connect(kind: Callable[..., Client], options: dict[str, Any], doing: str, se
     for in_use in made:
         del in_use._manager.get_connection  # the class's own again
     return client
+
+
+def remove_member(settings: KafkaSettings, instance: str) -> None:
+    """Make a static member leave its group at once, which a client leaves to its session; if the broker answers."""
+    with suppress(errors.KafkaError, OSError):
+        admin = KafkaAdminClient(**client_options(settings))
+        try:
+            admin.remove_group_members(settings.group, [MemberToRemove(group_instance_id=instance)])
+        finally:
+            admin.close()
 
 
 class _DirectSocket(KafkaNetSocket):  # type: ignore[misc]  # kafka-python has no types

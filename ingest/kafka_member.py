@@ -1,23 +1,16 @@
-"""One kafka-python consumer as a member of a group. The only file that consumes.
+"""A `GroupMember` by kafka-python.
 
 Threads: kafka-python runs its network and heartbeats on a thread of its own, where the rebalance listener is called.
 It only notes what is owned; the caller sees it at its next call. Nothing else is shared.
-
-Rebalances are cooperative (KIP-429): what stays is fetched on while the group rebalances; what was taken is told to the
-caller, and only once the caller has accepted that does the member join again and so let it go.
-
-Committed offsets are never read back, and no offset is ever reset by the client: positions are set by `seek`, and an
-offset that is gone raises.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
-from kafka.admin import MemberToRemove
+from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.coordinator.base import MemberState
 from kafka.errors import (
@@ -32,8 +25,9 @@ from kafka.structs import OffsetAndMetadata
 from ingest.contract import IngestError
 from ingest.fetched import Fetched
 from ingest.group_assignor import OwnersAssignor
+from ingest.group_member import NotOwned, PositionGone
 from ingest.kafka_batches import PartitionBatches
-from ingest.kafka_client import client_options, connect, topic_identity, translated
+from ingest.kafka_client import client_options, connect, remove_member, topic_identity, translated
 from ingest.settings import KafkaSettings
 
 _JOIN_POLL_MS = 100
@@ -45,24 +39,8 @@ _HEARTBEAT_MS = 1_000  # a member learns of a rebalance by its heartbeat: so lon
 _JOIN_SLICE_MS = 20  # of a fetch while the group rebalances
 
 
-class PositionGone(Exception):
-    """The partition does not hold the offset that comes next: retention, truncation, or the topic was made anew.
-
-    cut_at: where the log now differs from what was read, if the broker told.
-    """
-
-    def __init__(self, number: int, offset: int, cut_at: int | None = None) -> None:
-        super().__init__(f"partition {number} does not hold offset {offset}")
-        self.number = number
-        self.cut_at = cut_at
-
-
-class NotOwned(Exception):
-    """The partition is not this member's (any more)."""
-
-
-class GroupMember:
-    """Joins on construction. Every call is bounded by a timeout and raises StreamUnavailable or StreamMisconfigured."""
+class KafkaPythonMember:
+    """See `GroupMember`. Records are columns from the start, whole batches as the broker has them."""
 
     def __init__(self, settings: KafkaSettings, instance: str | None, max_message_bytes: int) -> None:
         self._settings = settings
@@ -97,23 +75,23 @@ class GroupMember:
 
     @property
     def rebalances(self) -> int:
-        """Rises with every partition given or taken."""
+        """See `GroupMember`."""
         return self._owned.state[0]
 
     def owned(self) -> tuple[int, Mapping[int, int]]:
-        """(rebalances, the owned partitions' numbers → the rebalance that gave each)."""
+        """See `GroupMember`."""
         return self._owned.state
 
     def accept(self, rebalances: int) -> None:
-        """The caller has let go of what was taken up to that rebalance: the group may give it to others."""
+        """See `GroupMember`."""
         self._accepted = rebalances
 
     def topic_id(self) -> str:
-        """Identity of the topic's present incarnation, as of the last metadata."""
+        """See `GroupMember`. As of the last metadata."""
         return topic_identity(self._settings, self._consumer._cluster.topic_id(self._settings.topic))
 
     def join(self, timeout_s: float) -> None:
-        """Take part in the group for a moment, to be given partitions; what is fetched meanwhile is lost: seek."""
+        """See `GroupMember`."""
         with (
             translated(f"joining group {self._settings.group}", self._settings),
             contextlib.suppress(NoOffsetForPartitionError, OffsetOutOfRangeError, LogTruncationError),
@@ -121,34 +99,26 @@ class GroupMember:
             self._consumer.poll(timeout_ms=min(_JOIN_POLL_MS, timeout_s * 1000), max_records=1)
 
     def earliest(self, numbers: Collection[int]) -> dict[int, int]:
-        """The first offset still kept of each."""
+        """See `GroupMember`."""
         with translated(f"asking for the earliest offsets of {self._settings.topic}", self._settings):
             offsets = self._consumer.beginning_offsets([self._tp(n) for n in numbers], timeout_ms=_CALL_TIMEOUT_MS)
         return {tp.partition: offset for tp, offset in offsets.items()}
 
     def ends(self, numbers: Collection[int]) -> dict[int, int]:
-        """The end of what is committed of each."""
+        """See `GroupMember`."""
         with translated(f"asking for the end offsets of {self._settings.topic}", self._settings):
             offsets = self._consumer.end_offsets([self._tp(n) for n in numbers], timeout_ms=_CALL_TIMEOUT_MS)
         return {tp.partition: offset for tp, offset in offsets.items()}
 
     def seek(self, number: int, offset: int) -> None:
-        """Fetch from `offset` next. Raises NotOwned."""
+        """See `GroupMember`."""
         try:
             self._consumer.seek(self._tp(number), int(offset))
         except (ValueError, KeyError) as error:
             raise NotOwned(f"partition {number}") from error
 
-    def fetch(
-        self, numbers: Collection[int], timeout_s: float, max_records: int
-    ) -> dict[int, tuple[Sequence[Fetched], int]]:
-        """(records, position behind them) of exactly these partitions, waiting up to `timeout_s` for the first.
-
-        About max_records of them, but whole batches, and all that one answer of the broker held.
-        The position may advance without records: markers and aborted ones. Partitions that a rebalance took meanwhile
-        are left out. Raises NotOwned, PositionGone.
-        After any error the positions are to be set anew: the client may have handed out records that were lost with it.
-        """
+    def fetch(self, numbers: Set[int], timeout_s: float, max_records: int) -> dict[int, tuple[Sequence[Fetched], int]]:
+        """See `GroupMember`. Whole batches, and all that one answer of the broker held."""
         _, before = self._owned.state
         wanted = {self._tp(n) for n in numbers}
         try:
@@ -173,22 +143,16 @@ class GroupMember:
         return {tp.partition: (fetched.get(tp, ()), position) for tp, position in positions.items()}
 
     def commit(self, positions: Mapping[int, int]) -> None:
-        """Report to the group, asynchronously; never raises."""
+        """See `GroupMember`."""
         with contextlib.suppress(KafkaError):
             self._consumer.commit_async({self._tp(n): OffsetAndMetadata(offset) for n, offset in positions.items()})
 
     def close(self, *, leave: bool) -> None:
-        """Disconnect. A static member stays in the group until its session expires, unless it is to `leave`."""
+        """See `GroupMember`."""
         with contextlib.suppress(KafkaError, OSError):
             self._consumer.close(autocommit=False, timeout_ms=_CALL_TIMEOUT_MS)
         if leave and self._instance is not None:
-            with contextlib.suppress(KafkaError, OSError):
-                admin = KafkaAdminClient(**client_options(self._settings))
-                try:
-                    member = MemberToRemove(group_instance_id=self._instance)
-                    admin.remove_group_members(self._settings.group, [member])
-                finally:
-                    admin.close()
+            remove_member(self._settings, self._instance)
 
     def _fetch_while_joining(self) -> None:
         """What is owned is fetched on while the group rebalances, and nothing is let go before it was accepted.

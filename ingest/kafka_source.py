@@ -1,4 +1,4 @@
-"""Events from Kafka, as the trainer asks for them: `kafka_member` fetches, `backlog` cuts, `batch_reader` decodes."""
+"""Events from Kafka, as the trainer asks for them: a `GroupMember` fetches, `backlog` cuts, `batch_reader` decodes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from ingest.batch_reader import BatchReader, ReadCounters
 from ingest.columns import MicroBatch, Partition
 from ingest.contract import AssignmentChanged, AssignmentLost, OffsetsLost, StreamMisconfigured, StreamUnavailable
 from ingest.dead_letters import DeadLetters
-from ingest.kafka_member import GroupMember, NotOwned, PositionGone
+from ingest.group_member import GroupMember, MemberGone, NotOwned, PositionGone
+from ingest.kafka_member import KafkaPythonMember
 from ingest.kafka_topics import prepare_topics
+from ingest.librdkafka_client import client_configuration
 from ingest.settings import IngestSettings, KafkaSettings
 from native.features import NO_FEATURES, FeatureSchema
 
@@ -58,6 +60,8 @@ class KafkaSource:
         told: called with the kind of what befell the stream: rebalance, stalled_partition, recreated_topic. features:
         those that events may bring.
         """
+        if kafka.client == "librdkafka":
+            client_configuration(kafka)  # says at once if its package is missing
         self._kafka = kafka
         self._settings = ingest
         self._instance = instance or None
@@ -97,7 +101,11 @@ class KafkaSource:
                 left_s = deadline - time.monotonic()
                 if left_s <= 0:
                     return frozenset()
-                member.join(left_s)
+                try:
+                    member.join(left_s)
+                except MemberGone as error:
+                    self._drop_member(str(error))
+                    member = self._connected()
         return frozenset(self._owned.values())
 
     def _let_go(self, member: GroupMember, rebalances: int) -> None:
@@ -196,13 +204,15 @@ class KafkaSource:
     def _fetch(self, cut: Cut, left_s: float) -> None:
         """Move what the consumer has into the backlog; a partition of which plenty waits is not asked."""
         limit = self._settings.most_events
-        numbers = [n for n in self._owned if cut.wants(n) and self._backlog.waiting(n) < 2 * limit]
+        numbers = {n for n in self._owned if cut.wants(n) and self._backlog.waiting(n) < 2 * limit}
         try:
             fetched = self._connected().fetch(numbers, left_s, limit)
         except NotOwned as error:
             raise self._lose(str(error)) from None
         except PositionGone as error:
             raise self._explain(error) from None
+        except MemberGone as error:
+            raise self._drop_member(str(error)) from None
         except StreamUnavailable:
             self._go_back()
             raise
@@ -224,8 +234,8 @@ class KafkaSource:
         """See `EventSource`. The client is polled, with every partition paused: `max_poll_interval_ms` never passes."""
         deadline = time.monotonic() + timeout_s
         if self._member is not None:
-            with contextlib.suppress(NotOwned, PositionGone, StreamUnavailable, StreamMisconfigured):
-                self._member.fetch((), timeout_s, 1)
+            with contextlib.suppress(NotOwned, PositionGone, MemberGone, StreamUnavailable, StreamMisconfigured):
+                self._member.fetch(frozenset(), timeout_s, 1)
         while (left_s := deadline - time.monotonic()) > 0:
             time.sleep(left_s)
 
@@ -351,10 +361,15 @@ class KafkaSource:
                     self._checked_s - self._progress_s[number],
                 )  # fmt: skip
                 self._told("stalled_partition")
-            self._member = None
+            raise self._drop_member("the consumer hung")
+
+    def _drop_member(self, why: str) -> AssignmentLost:
+        """The next call makes another."""
+        member, self._member = self._member, None
+        if member is not None:
             member.close(leave=False)
-            self.counters.consumers_restarted += 1
-            raise self._lose("the consumer hung and was made anew")
+        self.counters.consumers_restarted += 1
+        return self._lose(f"{why}: it is made anew")
 
     def _know(self, identity: str) -> None:
         """The topic as it is now; another than before is told."""
@@ -380,6 +395,15 @@ class KafkaSource:
         return self._join()
 
     def _join(self) -> GroupMember:
-        self._member = GroupMember(self._kafka, self._instance, self._max_message_bytes)
+        self._member = member_of(self._kafka, self._instance, self._max_message_bytes)
         self._accepted = -1
         return self._member
+
+
+def member_of(kafka: KafkaSettings, instance: str | None, max_message_bytes: int) -> GroupMember:
+    """A new member of the group, by the client that is set. Raises StreamUnavailable, StreamMisconfigured."""
+    if kafka.client == "kafka-python":
+        return KafkaPythonMember(kafka, instance, max_message_bytes)
+    from ingest.librdkafka_member import LibrdkafkaMember  # noqa: PLC0415  optional
+
+    return LibrdkafkaMember(kafka, instance, max_message_bytes)

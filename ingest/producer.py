@@ -94,6 +94,11 @@ class EventProducer:
         if len(self._unchecked) >= _MAX_UNCHECKED:
             self._check()
 
+    @property
+    def partitions(self) -> int:
+        """Of the topic, when this was made."""
+        return self._partitions
+
     def partition_of(self, user_id: str | int) -> int:
         """Where the events of a user go: what Kafka's default partitioner makes of the key."""
         return int(murmur2(key_of(user_id)) & 0x7FFFFFFF) % self._partitions

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+Client = Literal["kafka-python", "librdkafka"]
+CLIENTS: tuple[Client, ...] = get_args(Client)
 
 
 class KafkaSettings(BaseModel):
@@ -13,6 +16,10 @@ class KafkaSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     bootstrap_servers: str = Field("", description="host:port, several separated by commas")
+    client: Client = Field(
+        "kafka-python",
+        description="what a trainer reads with; librdkafka needs `pip install 'towline[librdkafka]'`",
+    )
     topic: str = Field("events", min_length=1)
     dead_letter_topic: str = Field("events.dead", min_length=1)
     topic_epoch: str = Field(

@@ -83,7 +83,7 @@ def plant(sections: dict[str, dict[str, Any]], partitions: int) -> Iterator[Plan
         config = TowlineConfig.model_validate(
             {
                 **sections,
-                "kafka": {"partitions": partitions},
+                "kafka": {**sections.get("kafka", {}), "partitions": partitions},
                 "redis": {"backend": "module"},
                 "trainer": {**sections.get("trainer", {}), "metrics_port": ephemeral()},
                 "serving": {"port": ephemeral()},

@@ -39,5 +39,6 @@ PRESETS = {
     ),
     # as dense, one event a record
     "single_kafka_python": Preset(_DENSE, per_record=1),
+    "single_librdkafka": Preset({**_DENSE, "kafka": {"client": "librdkafka"}}, per_record=1),
 }
 LIVE = "no_dense"

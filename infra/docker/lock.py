@@ -15,7 +15,7 @@ ROOT = HERE.parent.parent
 ARGUMENTS = {
     "build": ["--group", "build"],
     "serving": ["pyproject.toml", "--extra", "serving", "--extra", "events"],
-    "trainer": ["pyproject.toml", "--extra", "trainer"],
+    "trainer": ["pyproject.toml", "--extra", "trainer", "--extra", "librdkafka"],
 }
 
 

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from ingest.settings import CLIENTS
 from tests.chaos.plan import Plan
 from tests.chaos.run import run
 
@@ -27,6 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--eviction", choices=("on", "off"), default="off")
     parser.add_argument("--backend", choices=("stock", "module"), default="module")
     parser.add_argument("--model", choices=("linear", "towers"), default="linear")
+    parser.add_argument("--client", choices=CLIENTS, default="kafka-python", help="what trainers read Kafka with")
     parser.add_argument("--features", choices=("on", "off"), default="on", help="of items, users and requests")
     parser.add_argument("--rate", type=float, default=250.0, help="events per second")
     parser.add_argument("--folder", type=Path, help="kept in any case; default: a temporary one")
@@ -41,6 +43,7 @@ def main(arguments: Sequence[str]) -> int:
         eviction=given.eviction == "on",
         backend=given.backend,
         model=given.model,
+        client=given.client,
         features=given.features == "on",
         events_per_s=given.rate,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from infra.config import TowlineConfig
+from ingest.settings import Client
 from tests.chaos.linear import DIM, PARTITIONS
 from tests.chaos.topic_log import FEATURES
 
@@ -26,6 +27,7 @@ class Plan:
     eviction: bool = False
     backend: Backend = "module"
     model: Model = "linear"
+    client: Client = "kafka-python"
     features: bool = False
     trainers: int = 3
     users: int = 400
@@ -59,6 +61,7 @@ class Plan:
         document = {
             "kafka": {
                 "bootstrap_servers": bootstrap_servers,
+                "client": self.client,
                 "partitions": PARTITIONS,
                 "session_timeout_ms": SESSION_TIMEOUT_MS,
                 "request_timeout_ms": 7000,

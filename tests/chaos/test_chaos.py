@@ -1,4 +1,5 @@
-"""A few faults on real processes lose and double nothing: every kind on the module, some on stock Redis with eviction.
+"""A few faults on real processes lose and double nothing: every kind on the module, with both clients of Kafka, some
+on stock Redis with eviction.
 
 `make chaos` does many more.
 """
@@ -18,11 +19,14 @@ pytestmark = pytest.mark.servers
 TIMEOUT_S = 400
 
 
-@pytest.mark.parametrize(("faults", "backend", "eviction"), [(12, "module", "off"), (6, "stock", "on")])
-def test_faults_lose_and_double_nothing(tmp_path: Path, faults: int, backend: str, eviction: str) -> None:
+@pytest.mark.parametrize(
+    ("faults", "backend", "eviction", "client"),
+    [(12, "module", "off", "kafka-python"), (6, "stock", "on", "kafka-python"), (12, "module", "off", "librdkafka")],
+)
+def test_faults_lose_and_double_nothing(tmp_path: Path, faults: int, backend: str, eviction: str, client: str) -> None:
     environ = {key: value for key, value in os.environ.items() if not key.startswith("TOWLINE_")}
     given = ["--faults", str(faults), "--seed", "3", "--eviction", eviction, "--backend", backend]
-    given += ["--folder", str(tmp_path / "chaos")]
+    given += ["--client", client, "--folder", str(tmp_path / "chaos")]
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.chaos", *given],
         env=environ,

@@ -6,11 +6,12 @@ import os
 import signal
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from ingest.settings import KafkaSettings
+from ingest.settings import Client, KafkaSettings
 from tests.brokers import kafka_stack
 
 
@@ -42,15 +43,22 @@ def broker_starter() -> Callable[..., tuple[str, Callable[[], None]]]:
 
 
 @pytest.fixture
-def kafka(kafka_broker: str) -> KafkaSettings:
+def client() -> Client:
+    """What a source reads with; files whose tests are of all of them have a fixture of that name with parameters."""
+    return "kafka-python"
+
+
+@pytest.fixture
+def kafka(kafka_broker: str, client: Client) -> KafkaSettings:
     """Settings with topics and a group that no other test uses."""
-    return fresh_settings(kafka_broker)
+    return fresh_settings(kafka_broker, client=client)
 
 
-def fresh_settings(bootstrap: str, partitions: int = 2) -> KafkaSettings:
+def fresh_settings(bootstrap: str, partitions: int = 2, client: Client = "kafka-python") -> KafkaSettings:
     name = uuid.uuid4().hex[:10]
     return KafkaSettings(
         bootstrap_servers=bootstrap,
+        client=client,
         topic=f"events-{name}",
         dead_letter_topic=f"dead-{name}",
         group=f"group-{name}",
@@ -61,6 +69,6 @@ def fresh_settings(bootstrap: str, partitions: int = 2) -> KafkaSettings:
 
 
 @pytest.fixture
-def settings_for() -> Callable[..., KafkaSettings]:
+def settings_for(client: Client) -> Callable[..., KafkaSettings]:
     """`fresh_settings` itself."""
-    return fresh_settings
+    return partial(fresh_settings, client=client)

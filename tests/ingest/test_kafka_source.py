@@ -20,12 +20,17 @@ from ingest.kafka_client import client_options
 from ingest.kafka_source import KafkaSource
 from ingest.kafka_topics import prepare_topics
 from ingest.producer import Event, EventProducer
-from ingest.settings import IngestSettings, KafkaSettings
+from ingest.settings import CLIENTS, Client, IngestSettings, KafkaSettings
 from native.identity import key_and_check
 
 pytestmark = pytest.mark.servers
 WAIT_S = 60.0
 SMALL = IngestSettings(batch_events=10, batch_wait_ms=5)
+
+
+@pytest.fixture(params=CLIENTS)
+def client(request: pytest.FixtureRequest) -> Client:
+    return request.param  # type: ignore[no-any-return]
 
 
 @contextmanager

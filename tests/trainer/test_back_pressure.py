@@ -16,7 +16,7 @@ from embedding_store.settings import RedisSettings
 from ingest.kafka_source import KafkaSource
 from ingest.kafka_topics import prepare_topics
 from ingest.producer import Event, EventProducer
-from ingest.settings import IngestSettings, KafkaSettings
+from ingest.settings import CLIENTS, IngestSettings, KafkaSettings
 from tests.brokers import start_kafka
 from tests.servers import RedisServer, running, server_names
 from tests.trainer import numpy_step
@@ -130,13 +130,15 @@ def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     stop()
 
 
-def test_a_store_that_hangs_for_longer_than_session_and_poll_interval_costs_no_rebalance(server, kafka_broker):
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_store_that_hangs_for_longer_than_session_and_poll_interval_costs_no_rebalance(server, kafka_broker, client):
     """Kafka sees a member that polls and fetches nothing; nothing is lost, nothing comes twice."""
     kafka = KafkaSettings(
         bootstrap_servers=kafka_broker,
-        topic="hangs",
-        dead_letter_topic="hangs.dead",
-        group="hangs",
+        client=client,
+        topic=f"hangs-{client}",
+        dead_letter_topic=f"hangs-{client}.dead",
+        group=f"hangs-{client}",
         partitions=2,
         session_timeout_ms=6_000,
         max_poll_interval_ms=6_000,
