@@ -43,9 +43,9 @@ class Load:
 class Costs:
     """µs of one core; the first three for each event, by `make bench-e2e` with preset `throughput` and histories."""
 
-    trainer_us: float = 5.0
-    store_us: float = 2.6
-    broker_us: float = 0.7
+    trainer_us: float = 5.1
+    store_us: float = 1.8
+    broker_us: float = 0.4
     shard_call_us: float = 200.0  # of a trainer's core, for one shard's part of reading and applying a micro-batch
     scan_ns_per_item: float = 6.0  # of a serving core, for each item and query
     query_us: float = 300.0  # of a serving core, for what is not the scan
