@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,10 +52,13 @@ def server_binary(name: str) -> Path:
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on just now."""
-    with closing(socket.socket()) as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+    """A TCP port that nobody listens on just now, below those that systems give to outgoing connections: one of those
+    may be somebody's by the time a server binds it."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)  # whatever a test has seeded
+        with closing(socket.socket()) as s, suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            return port
 
 
 @dataclass
