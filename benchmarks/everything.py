@@ -62,6 +62,7 @@ BENCHMARKS: dict[str, Benchmark] = {
             Figure("adagrad_bytes_over_payload", "the same, Adagrad", ("<=", 1.25)),
             Figure("growth_worst_call_ms", "longest call while growing to ten million rows, ms", ("<=", 5)),
             Figure("wire_bytes_over_tfra", "bytes on the wire over TFRA's", ("<=", 0.4)),
+            Figure("of_shards.client_us_of_a_shard", "client's processor time for one more shard of a table, µs"),
             Figure("lost", "updates lost", ("<=", 0)),
         ),
     ),

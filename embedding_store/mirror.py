@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from embedding_store.mirror_file import LOT, Header, Lot, MirrorFile, Standing
 from embedding_store.mirror_reads import MirrorReads
 from embedding_store.model import ModelSettings
 from embedding_store.towers import DenseParameters, item_outputs
+from embedding_store.turn_lock import TurnLock
 from native.coarse import encode, tiles
 from native.decay import shrink
 from native.key_index import KeyIndex
@@ -34,8 +34,6 @@ from native.ragged import Ragged
 _LN2 = float(np.log(2.0))
 _AT_ONCE = 8192
 """Rows that are taken in while readers wait: a few milliseconds."""
-_GIVE_WAY_S = 0.0002
-"""A lock that is let go and taken again at once is never another's, however many wait for it."""
 _OF_SLOTS = (
     "_scans", "_index", "_vectors", "_delivered", "_delivered_at", "_outputs", "_codes", "_scales",
     "_log_popularity", "_bias", "_offset", "_columns", "_ids", "_named", "_checks",
@@ -88,7 +86,7 @@ class ItemMirror(MirrorReads):
         one left them; 1: they are as of every refresh.
         """
         super().__init__(model)
-        self.lock = threading.RLock()
+        self.lock = TurnLock()
         self.loaded = False
         self._store = store
         self.features = FeatureMirror(store, model) if model.features else None
@@ -366,7 +364,7 @@ class ItemMirror(MirrorReads):
     def _scanned(self, changes: Changes) -> ItemMirror:
         """The whole table, made beside what is read."""
         other = copy.copy(self)
-        other.lock, other._delta, other._masks = threading.RLock(), None, None
+        other.lock, other._delta, other._masks = TurnLock(), None, None
         other._clear(len(changes.keys))
         other._take(changes, slice(0, len(changes.keys)))
         return other
@@ -393,7 +391,6 @@ class ItemMirror(MirrorReads):
         for part in slices:
             with self.lock:
                 self._take(changes, part)
-            time.sleep(_GIVE_WAY_S)
 
     def _make_room(self, more: int) -> None:
         """For so many new rows: arrays are copied while they are read, since nobody else writes to them."""

@@ -46,9 +46,9 @@ class Costs:
     trainer_us: float = 5.1
     store_us: float = 1.8
     broker_us: float = 0.4
-    shard_call_us: float = 200.0  # of a trainer's core, for one shard's part of reading and applying a micro-batch
-    scan_ns_per_item: float = 6.0  # of a serving core, for each item and query
-    query_us: float = 300.0  # of a serving core, for what is not the scan
+    shard_call_us: float = 200.0  # of a trainer's core, for one shard's part of a micro-batch (`make bench-store`)
+    scan_ns_per_item: float = 12.0  # of a serving core, for each item of 64 dimensions and query (`make bench-serving`)
+    query_us: float = 1000.0  # of a serving core, for what is not the scan: most of it reads the user
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def plan(model: ModelSettings, load: Load, costs: Costs, limits: Limits) -> Capa
 
 
 def row_bytes(spec: TableSpec, *, id_bytes: int = 12, entries: float = 0) -> float:
-    """Of one row in a server with the module, its share of index and feed included; within a tenth of what is measured.
+    """Of one row in a server with the module, its share of index and feed included; within a fifth of what is measured.
 
     entries: of a full sequence, or bytes of a record's value.
     """

@@ -74,7 +74,10 @@ def produce(
         elif kind:
             written, zipped, name = kind, source.lower().endswith(".gz"), source
         else:
-            by_name, zipped = format_of(source)
+            try:
+                by_name, zipped = format_of(source)
+            except IngestError as error:
+                raise InfraError(f"{error}, or tell its --format") from error
             written, name = Kind(by_name), source
         with ExitStack() as stack:
             file = sys.stdin.buffer if source == "-" else stack.enter_context(_opened(source))

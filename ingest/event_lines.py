@@ -7,7 +7,7 @@ import gzip
 import os
 import select
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -15,11 +15,11 @@ from typing import BinaryIO, Literal
 import msgspec
 
 from ingest.contract import StreamMisconfigured
-from ingest.history_file import event_of
 
 Format = Literal["jsonl", "csv"]
 _BLOCK_BYTES = 256 << 10
 _GZIP = b"\x1f\x8b"
+_NUMBERS = ("label", "weight", "timestamp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,7 @@ def format_of(name: str) -> tuple[Format, bool]:
         return "csv", zipped
     if kind and kind[0] in (".jsonl", ".ndjson", ".json"):
         return "jsonl", zipped
-    raise StreamMisconfigured(
-        f"{name} should be named .jsonl, .ndjson, .json or .csv, with or without .gz; or name its format"
-    )
+    raise StreamMisconfigured(f"{name} should be named .jsonl, .ndjson, .json or .csv, with or without .gz")
 
 
 class EventLines:
@@ -72,7 +70,7 @@ class EventLines:
             raise StreamMisconfigured(f"{self._name} can't be read from line {self._line} on: {error}") from error
         if self._line == 1 and not self._tail and block.startswith(_GZIP):
             raise StreamMisconfigured(
-                f"{self._name} is gzip: unpack it on the way, gunzip -c FILE.gz | towline produce -"
+                f"{self._name} is gzip: name it .gz, or unpack it on the way (gunzip -c FILE.gz | towline produce -)"
             )
         if not block:
             self.ended = True
@@ -150,3 +148,17 @@ class EventLines:
         except csv.Error as error:
             number = first + rows.line_num - 1
             raise StreamMisconfigured(f"{self._name} line {number} is not CSV: {error}") from error
+
+
+def event_of(row: Mapping[str, str]) -> dict[str, float | int | str]:
+    """The event of a CSV's row, values by column; empty ones are left out."""
+    return {name: _number(value) if name in _NUMBERS else value for name, value in row.items() if name and value}
+
+
+def _number(text: str) -> float | int | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
+    return text  # ISO 8601, or something that is refused at the door

@@ -7,18 +7,15 @@ restart.
 
 from __future__ import annotations
 
-import csv
-import gzip
 import hashlib
 import io
-import json
 import logging
-import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ingest.columns import Partition
 from ingest.contract import StreamMisconfigured
+from ingest.event_lines import EventLines, format_of
 from ingest.listed import ListedSource
 from ingest.settings import IngestSettings
 from native.features import NO_FEATURES, FeatureSchema
@@ -30,7 +27,6 @@ TOPIC_PREFIX = "history-"
 
 _RECORD_LINES = 100
 _RECORD_BYTES = 64 << 10  # at most, unless one line is longer
-_NUMBERS = ("label", "weight", "timestamp")
 _SHOWN = 5
 
 
@@ -83,47 +79,11 @@ class HistoryFile(ListedSource):
             log.warning("in record %d: %s", offset, reason)
 
 
-def _lines(path: Path, data: bytes) -> Iterable[bytes]:
-    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
-    if suffixes and suffixes[-1] == ".gz":
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise StreamMisconfigured(f"the history {path} is not whole gzip: {error}") from error
-        suffixes.pop()
-    if suffixes and suffixes[-1] == ".csv":
-        return _csv_lines(path, data)
-    if suffixes and suffixes[-1] in (".jsonl", ".ndjson", ".json"):
-        return (line for line in data.split(b"\n") if line.strip())
-    raise StreamMisconfigured(f"the history {path} should be named .jsonl, .ndjson, .json or .csv, with or without .gz")
-
-
-def _csv_lines(path: Path, data: bytes) -> Iterator[bytes]:
-    """Columns are named by the first line, as the fields of an event are."""
-    try:
-        rows = csv.DictReader(io.StringIO(data.decode("utf-8-sig")))
-    except UnicodeDecodeError as error:
-        raise StreamMisconfigured(f"the history {path} is not UTF-8: {error}") from error
-    if missing := {"user_id", "item_id"} - set(rows.fieldnames or ()):
-        raise StreamMisconfigured(
-            f"the history {path} has no column {' nor '.join(sorted(missing))}: its first line must name the columns"
-        )
-    for row in rows:
-        yield json.dumps(event_of(row), ensure_ascii=False).encode()
-
-
-def event_of(row: Mapping[str, str]) -> dict[str, float | int | str]:
-    """The event of a CSV's row, values by column; empty ones are left out."""
-    return {name: _number(value) if name in _NUMBERS else value for name, value in row.items() if name and value}
-
-
-def _number(text: str) -> float | int | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            pass
-    return text  # ISO 8601, or something that is refused at the door
+def _lines(path: Path, data: bytes) -> Iterator[bytes]:
+    kind, zipped = format_of(str(path))
+    lines = EventLines(io.BytesIO(data), f"the history {path}", kind, zipped=zipped)
+    while not lines.ended:
+        yield from lines.read(None).events
 
 
 def _records(lines: Iterable[bytes]) -> Iterator[bytes]:

@@ -274,11 +274,6 @@ class KafkaSource:
         """Records and events read."""
         return self._reader.counters
 
-    @property
-    def dead_letter_counts(self) -> Mapping[str, int]:
-        """Dead letters by kind of reason."""
-        return self._letters.counts
-
     def close(self) -> None:
         """See `EventSource`."""
         member, self._member = self._member, None

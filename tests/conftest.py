@@ -9,6 +9,7 @@ from functools import cache
 import pytest
 
 from native.redis_module.compiler import build_module
+from tests.brokers import start_kafka
 from tests.servers import RedisServer, running, server_names
 
 MODULE_SERVERS = {"module": server_names()[0], "module-valkey": "valkey"}
@@ -45,3 +46,11 @@ def server_of(
             return started[name]
 
         yield get
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Bootstrap servers of an Apache Kafka of the file's own."""
+    bootstrap, stop = start_kafka(tmp_path_factory.mktemp("broker"))
+    yield bootstrap
+    stop()

@@ -7,7 +7,8 @@
 3. bytes on the wire for a step
 4. the store's own client: both backends, one and two writers; every row is counted afterwards, `lost` must be 0
 5. the longest call while a table grows to --growth-rows
-6. the aggregation kernel over a copy of its data
+6. the client's processor time for each shard of a table that it calls
+7. the aggregation kernel over a copy of its data
 
 The last line is one JSON object. Ends with 1 if updates are missing, with an error if a server died.
 """
@@ -26,7 +27,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.machine import facts
-from benchmarks.store import aggregation, calls, growth, memory, wire, writers
+from benchmarks.store import aggregation, calls, growth, memory, shards, wire, writers
 from benchmarks.store.calls import Cost
 from benchmarks.store.data import BATCH, DIM, OPTIMIZERS
 from benchmarks.store.report import tables_of
@@ -103,6 +104,8 @@ def measured(arguments: argparse.Namespace, progress: Progress) -> dict[str, Any
                 wrote[backend][name] = writers.measure(served, stock, name, arguments, progress)
             for served in (module, stock):
                 served.told("FLUSHALL")
+            of_shards = shards.measure(module, dim, 10 * arguments.blocks, progress)
+            module.told("FLUSHALL")
             with undisturbed(module):
                 grown = growth.measure(module, arguments.growth_rows, dim, arguments.growths, progress)
     over_copy, aggregated = aggregation.over_copy()
@@ -113,6 +116,7 @@ def measured(arguments: argparse.Namespace, progress: Progress) -> dict[str, Any
         "wire": on_the_wire,
         "growth": grown,
         **of_writers(wrote),
+        "of_shards": of_shards,
         "aggregation_over_copy": over_copy,
         "aggregation": aggregated,
         "store": program.name,

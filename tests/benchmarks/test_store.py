@@ -26,4 +26,5 @@ def test_a_small_run_prints_one_object_and_loses_nothing():
         "stock_rows_per_s_two_writers",
         "aggregation_over_copy",
     } <= set(told)
+    assert told["of_shards"]["client_us_of_a_shard"] > 0
     assert set(told["optimizers"]) == {"sgd", "adagrad", "adam"}

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -20,18 +19,10 @@ from ingest.kafka_client import client_options
 from ingest.kafka_topics import prepare_topics
 from ingest.producer import EventProducer
 from ingest.settings import KafkaSettings
-from tests.brokers import start_kafka
 
 pytestmark = pytest.mark.servers
 WAIT_S = 60.0
 PARTITIONS = 3
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    bootstrap, stop = start_kafka(tmp_path_factory.mktemp("broker"))
-    yield bootstrap
-    stop()
 
 
 @pytest.fixture

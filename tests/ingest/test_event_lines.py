@@ -47,7 +47,7 @@ def test_formats_by_name(name: str, expected: tuple[str, bool]) -> None:
 
 @pytest.mark.parametrize("name", ["a", "a.txt", "a.gz", "-"])
 def test_another_name_is_an_error_with_the_remedy(name: str) -> None:
-    with pytest.raises(StreamMisconfigured, match=r"name its format"):
+    with pytest.raises(StreamMisconfigured, match=r"should be named \.jsonl"):
         format_of(name)
 
 

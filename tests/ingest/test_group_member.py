@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import random
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -22,6 +21,7 @@ from ingest.kafka_source import KafkaSource, member_of
 from ingest.kafka_topics import prepare_topics
 from ingest.producer import EventProducer
 from ingest.settings import CLIENTS, Client, IngestSettings, KafkaSettings
+from tests.servers import free_port
 
 pytestmark = pytest.mark.servers
 WAIT_S = 60.0
@@ -199,9 +199,7 @@ def test_a_log_that_was_cut_and_written_on_is_told_with_the_place(
     settings_for: Callable[..., KafkaSettings],
 ) -> None:
     """As after an unclean leader election: other records lie where some were read."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     bootstrap, kill = broker_starter(tmp_path, port)
     one = settings_for(bootstrap, partitions=1)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from ingest.kafka_topics import prepare_topics
 from ingest.producer import Event, EventProducer
 from ingest.settings import CLIENTS, Client, IngestSettings, KafkaSettings
 from native.identity import key_and_check
+from tests.servers import free_port
 
 pytestmark = pytest.mark.servers
 WAIT_S = 60.0
@@ -379,9 +379,7 @@ def test_a_killed_broker_is_told_and_its_return_is_enough(
     broker_starter: Callable[..., tuple[str, Callable[[], None]]],
     settings_for: Callable[..., KafkaSettings],
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     bootstrap, kill = broker_starter(tmp_path, port)
     one = settings_for(bootstrap, partitions=1).model_copy(update={"request_timeout_ms": 5_000})
     try:

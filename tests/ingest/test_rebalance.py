@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +25,7 @@ from ingest.kafka_source import KafkaSource
 from ingest.kafka_topics import prepare_topics
 from ingest.producer import Event, EventProducer
 from ingest.settings import CLIENTS, Client, IngestSettings, KafkaSettings
+from tests.servers import free_port
 
 WAIT_S = 60.0
 SMALL = IngestSettings(batch_events=10, batch_wait_ms=5)
@@ -337,9 +337,7 @@ def test_a_log_that_was_cut_is_seen_at_its_end(
     settings_for: Callable[..., KafkaSettings],
 ) -> None:
     """As after an unclean leader election: the broker comes back without its last records, and writes others there."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     bootstrap, kill = broker_starter(tmp_path, port)
     one = settings_for(bootstrap, partitions=1)
     prepare_topics(one)

@@ -142,6 +142,14 @@ def load(service: Service, store: EmbeddingStore, model: ModelSettings) -> None:
     service.freshness.confirm(started)
 
 
+def served(store: EmbeddingStore, model: ModelSettings) -> Iterator[World]:
+    """A service over what is stored, closed afterwards."""
+    service = Service(ServingSettings())
+    load(service, store, model)
+    yield World(service, store, Writer(store, model), create_app(service))
+    service.close()
+
+
 MakeWorld = Callable[..., World]
 
 

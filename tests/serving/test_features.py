@@ -8,14 +8,9 @@ from typing import Any
 import pytest
 
 from embedding_store.memory import MemoryStore
-from serving.app import create_app
-from serving.service import Service
-from serving.settings import ServingSettings
-from tests.serving.conftest import World, Writer, load
-from tests.trainer.features import MODEL, source_of, topic
-from trainer.metrics import Metrics
-from trainer.settings import TrainerSettings
-from trainer.worker import Worker
+from tests.serving.conftest import World, served
+from tests.trainer.featured import learned
+from tests.trainer.features import MODEL
 
 PHONE = {"device": "phone", "tags": [1, 2]}
 
@@ -23,18 +18,12 @@ PHONE = {"device": "phone", "tags": [1, 2]}
 @pytest.fixture(scope="module")
 def store() -> MemoryStore:
     """Learned by a worker."""
-    store, source = MemoryStore(), source_of(topic(0, records=300), MODEL, 50)
-    settings = TrainerSettings(replay=1, evaluate_share=0.0, dense_sync_every=1)
-    Worker(store, source, MODEL, settings, Metrics()).run(lambda: source.exhausted)
-    return store
+    return learned(300)
 
 
 @pytest.fixture
 def world(store: MemoryStore) -> Any:
-    service = Service(ServingSettings())
-    load(service, store, MODEL)
-    yield World(service, store, Writer(store, MODEL), create_app(service))
-    service.close()
+    yield from served(store, MODEL)
 
 
 def scores(answer: Any) -> dict[str, float]:

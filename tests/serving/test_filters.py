@@ -10,15 +10,10 @@ import pytest
 from embedding_store.memory import MemoryStore
 from embedding_store.ranking import _FEW
 from native.features import keys_of
-from serving.app import create_app
-from serving.service import Service
-from serving.settings import ServingSettings
-from tests.serving.conftest import World, Writer, load
+from tests.serving.conftest import World, served
 from tests.serving.test_features import scores
-from tests.trainer.features import MODEL, newest, source_of, topic
-from trainer.metrics import Metrics
-from trainer.settings import TrainerSettings
-from trainer.worker import Worker
+from tests.trainer.featured import learned
+from tests.trainer.features import MODEL, newest, topic
 
 LOGS = topic(0, records=300)
 TOLD = newest(LOGS, "item")
@@ -37,18 +32,12 @@ FILTERS: list[dict[str, Any]] = [
 @pytest.fixture(scope="module")
 def store() -> MemoryStore:
     """Learned by a worker."""
-    store, source = MemoryStore(), source_of(LOGS, MODEL, 50)
-    settings = TrainerSettings(replay=1, evaluate_share=0.0, dense_sync_every=1)
-    Worker(store, source, MODEL, settings, Metrics()).run(lambda: source.exhausted)
-    return store
+    return learned(300)
 
 
 @pytest.fixture
 def world(store: MemoryStore) -> Any:
-    service = Service(ServingSettings())
-    load(service, store, MODEL)
-    yield World(service, store, Writer(store, MODEL), create_app(service))
-    service.close()
+    yield from served(store, MODEL)
 
 
 def passes(item: str, wanted: dict[str, Any]) -> bool:

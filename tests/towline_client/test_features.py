@@ -7,18 +7,15 @@ from typing import Any
 
 import pytest
 
-from embedding_store.memory import MemoryStore
 from serving.app import create_app
 from serving.ranking_schemas import Interaction
 from serving.service import Service
 from serving.settings import ServingSettings
 from tests.serving.conftest import World, Writer, load
 from tests.towline_client.test_client import Both
-from tests.trainer.features import MODEL, source_of, topic
+from tests.trainer.featured import learned
+from tests.trainer.features import MODEL
 from towline_client import Event, Invalid
-from trainer.metrics import Metrics
-from trainer.settings import TrainerSettings
-from trainer.worker import Worker
 
 PHONE = {"device": "phone", "tags": [1, "b"]}
 
@@ -44,9 +41,7 @@ def sink() -> Sink:
 
 @pytest.fixture
 def both(url_of: Callable[[World], str], sink: Sink) -> Any:
-    store, source = MemoryStore(), source_of(topic(0, records=150), MODEL, 50)
-    settings = TrainerSettings(replay=1, evaluate_share=0.0, dense_sync_every=1)
-    Worker(store, source, MODEL, settings, Metrics()).run(lambda: source.exhausted)
+    store = learned(150)
     service = Service(ServingSettings(events=True), events=sink)
     load(service, store, MODEL)
     yield Both(url_of(World(service, store, Writer(store, MODEL), create_app(service))))

@@ -139,7 +139,7 @@ def test_what_can_not_be_used_is_said_and_the_rest_goes_on(faults, tmp_path, cap
     ("name", "data", "says"),
     [
         ("past.parquet", b"", "should be named"),
-        ("past.jsonl.gz", b"not gzip", "not whole gzip"),
+        ("past.jsonl.gz", b"not gzip", "can't be read from line 1 on: Not a gzipped file"),
         ("past.csv", b"user,item\n", "no column item_id nor user_id"),
         ("past.csv", b"\xff\xfe\x00", "not UTF-8"),
     ],

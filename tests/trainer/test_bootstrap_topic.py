@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
@@ -20,7 +19,6 @@ from ingest.kafka_client import client_options
 from ingest.kafka_source import KafkaSource
 from ingest.kafka_topics import prepare_topics
 from ingest.settings import IngestSettings, KafkaSettings
-from tests.brokers import start_kafka
 from tests.trainer.test_exactly_once import (
     MODEL,
     Killed,
@@ -35,13 +33,6 @@ pytestmark = pytest.mark.servers
 SMALL = IngestSettings(batch_events=16, batch_wait_ms=5)
 START_MS = 1_767_225_600_000  # 2026-01-01
 DAY_MS = 86_400_000
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    bootstrap, stop = start_kafka(tmp_path_factory.mktemp("broker"))
-    yield bootstrap
-    stop()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from ingest.kafka_client import client_options
 from ingest.kafka_topics import prepare_topics
 from ingest.settings import IngestSettings, KafkaSettings
 from native.redis_module.compiler import module_path
-from tests.brokers import start_kafka
 from tests.servers import running, server_names
 from tests.streams import make_shop
 from trainer.backtest.command import Columns, run
@@ -40,13 +38,6 @@ INGEST = IngestSettings(batch_events=64)
 START_MS = 1_767_225_600_000  # 2026-01-01
 DAY_MS = 86_400_000
 COLUMNS = Columns("user_id", "item_id", "timestamp", None, "label > 0", "ms", None, None)
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    bootstrap, stop = start_kafka(tmp_path_factory.mktemp("broker"))
-    yield bootstrap
-    stop()
 
 
 @pytest.fixture
