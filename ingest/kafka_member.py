@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
@@ -20,6 +21,7 @@ from kafka.errors import (
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
 )
+from kafka.future import Future
 from kafka.structs import OffsetAndMetadata
 
 from ingest.contract import IngestError
@@ -158,9 +160,12 @@ class KafkaPythonMember:
         """What is owned is fetched on while the group rebalances, and nothing is let go before it was accepted.
 
         kafka-python 3.0.12 returns from its poll without a look at what was fetched until the whole group has joined,
-        and joins for the second round in the same call that learned what was taken. And it forgets a join that it began
-        because partitions were added, if the answer comes between two polls: its leader has then noted the new number
-        of partitions, sees no reason to join any more, and is left with what it had and without heartbeats.
+        and joins for the second round in the same call that learned what was taken. And it forgets a join whose answer
+        comes between two polls. If the join was because partitions were added, its leader has then noted the new number
+        of partitions, sees no reason to join any more, and is left with what it had and without heartbeats. In any
+        other case it joins anew, which makes the others join anew: two members that are each busy for longer than a
+        slice between their polls never have an answer in hand at the same time, and whoever owned everything goes on
+        alone.
         """
         coordinator = self._consumer._coordinator
         poll = coordinator.poll
@@ -170,6 +175,9 @@ class KafkaPythonMember:
                 return True
             if coordinator.rejoining:  # begun and not completed
                 coordinator.request_rejoin()
+                answered = coordinator._join_task
+                if answered is not None and answered.is_done:
+                    coordinator._join_task = _Answer(answered)
             if not (self._consumer.assignment() and coordinator.need_rejoin()):
                 return bool(poll(timeout_ms=timeout_ms))
             poll(timeout_ms=_JOIN_SLICE_MS if timeout_ms is None else min(_JOIN_SLICE_MS, timeout_ms))
@@ -227,6 +235,25 @@ def _meaning(error: IngestError) -> Exception:
     if isinstance(cause, NoOffsetForPartitionError | LogTruncationError):
         return NotOwned(f"a partition has no valid position: {cause}")
     return error
+
+
+class _Answer:
+    """A join that was answered between two polls, for a client that begins another unless the last is under way.
+
+    Whoever waits for it has the answer at once. One of a generation that is over by then does no harm: the next
+    heartbeat tells, and the member joins again.
+    """
+
+    is_done = False
+
+    def __init__(self, answered: Future) -> None:
+        self._answered = answered
+
+    def add_callback(self, told: Callable[[Any], None]) -> None:
+        self._answered.add_callback(told)
+
+    def add_errback(self, told: Callable[[Any], None]) -> None:
+        self._answered.add_errback(told)
 
 
 class _Owned(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types

@@ -123,6 +123,7 @@ class Worker:
         self._clocks_read_s = 0.0
         self._ready = False
         self._in_a_row = 0  # of starts over without a step between them
+        self._spare = False
         self._backoff = Backoff()
         self._held_since_s = 0.0
 
@@ -144,6 +145,9 @@ class Worker:
                 return "guard"
             if not self._ready:
                 self._ready = self._start_over()
+                if not self._ready:  # it waited for one
+                    self._idle()
+                    return ""
             self._once()
         except (Moved, AssignmentLost, SeekConflict, GenerationError) as moved:
             log.info("starting over from the store's offsets: %s", moved)
@@ -162,6 +166,12 @@ class Worker:
             return "guard"
         self._in_a_row = 0
         return ""
+
+    def _idle(self) -> None:
+        """No partition is ours; a trainer too many stays so, ready to take over."""
+        if not self._spare:
+            log.info("others own all partitions: waiting for one")
+        self._spare = True
 
     def _put_right(self) -> bool:
         """Whether the store is another than the one in which something was quarantined."""
@@ -255,6 +265,7 @@ class Worker:
         self._dense.read()
         self._clock = min(self._clocks())
         self._checked_s = time.monotonic()
+        self._spare = self._spare and not owned
         return bool(owned)
 
     def _once(self) -> None:

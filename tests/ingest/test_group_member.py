@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -248,6 +249,33 @@ def test_a_partition_is_only_given_on_when_that_was_accepted(kafka: KafkaSetting
             assert own(other) == {0, 1} - left.keys()
         finally:
             other.close(leave=True)
+
+
+def test_members_that_are_busy_between_their_polls_share_as_well(kafka: KafkaSettings) -> None:
+    """The group's answers come while nobody polls: a trainer learns a large micro-batch, another waits for its share.
+
+    The second looks for a moment and then waits, as a worker without partitions does.
+    """
+    with joined(kafka) as first:
+        for number in (0, 1):
+            first.seek(number, 0)
+        second = member_of(kafka, None, 1 << 20)
+        turn = itertools.count()
+
+        def in_turn() -> bool:
+            if next(turn) % 10 == 0:
+                second.join(0.02)
+                second.accept(second.rebalances)
+            first.fetch(set(first.owned()[1]), 0.0, 1)
+            first.accept(first.rebalances)
+            time.sleep(0.1)  # what it fetched is learned
+            return len(first.owned()[1]) == len(second.owned()[1]) == 1
+
+        try:
+            until(in_turn, "one each")
+            assert first.owned()[1].keys() | second.owned()[1].keys() == {0, 1}
+        finally:
+            second.close(leave=True)
 
 
 def test_a_topic_is_named_alike_by_all(kafka: KafkaSettings) -> None:
