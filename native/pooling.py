@@ -64,6 +64,11 @@ def pool_histories(vectors: F32, slots: I64, logits: F32, scales: F32, bucket: I
                 share = weights[n] / total
                 shares[b, v, places[n]] = share
                 weights[n] = share * scale
+            if present == 1:
+                w0, r0 = weights[0], rows[0]
+                for j in range(part):
+                    pooled[b, v, j] = w0 * parts[r0, v, j]
+                continue
             for n in range(present, present + 3):
                 weights[n], rows[n] = np.float32(0.0), rows[0]
             for n in range(0, present, 4):

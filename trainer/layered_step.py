@@ -1,9 +1,10 @@
 """The softmax step of towers with dense layers.
 
-On a processor the layers are products by BLAS with `native.layers` between them, and the softmax between the towers'
-outputs is that of towers without layers: a call of TensorFlow costs a millisecond however few examples it has, and
-inside it a group's logits are read and written a dozen times. Where TensorFlow sees an accelerator, all of it is
-TensorFlow's, and its gradients are the oracle of the other.
+On a processor the layers are products by BLAS (`trainer.dense_layers`), and the softmax between the towers' outputs is
+that of towers without layers: a call of TensorFlow costs a millisecond however few examples it has, and inside it a
+group's logits are read and written a dozen times. Items' layers are not here but in `trainer.item_tower`, for a row of
+a micro-batch is many examples' target. Where TensorFlow sees an accelerator, all of it is TensorFlow's, and its
+gradients are the oracle of the other.
 """
 
 from __future__ import annotations
@@ -13,14 +14,12 @@ import tensorflow as tf
 
 from embedding_store.contract import F32, Bool
 from embedding_store.model import ModelSettings
-from embedding_store.towers import SHORTEST, Layers
-from native.layers import add_bias, add_columns, rectified_gradients
+from embedding_store.towers import SHORTEST
 from trainer.dense import DenseWorker
+from trainer.dense_layers import input_gradients, outputs
+from trainer.item_tower import ItemTower
 from trainer.similarity import scaled
 from trainer.softmax_step import Gradients, SoftmaxStep, step_without_layers
-
-_BLOCK = 128
-"""Rows of a product: as few as OpenBLAS multiplies without packing its operands first, a quarter faster."""
 
 _NEVER = np.float32(-1e30)
 """Logit of a column left out: finite, so that its gradient is an exact zero and not NaN."""
@@ -31,69 +30,38 @@ def has_accelerator() -> bool:
     return bool(tf.config.list_logical_devices("GPU"))
 
 
-def step_with_layers(model: ModelSettings, dense: DenseWorker, smoothing: float) -> SoftmaxStep:
-    """The step for any towers, with groups of any size. Parameters are those of `dense` when it is called."""
+def step_with_user_layers(model: ModelSettings, dense: DenseWorker, smoothing: float) -> SoftmaxStep:
+    """The step for any towers, with groups of any size, between users before their layers and items behind theirs.
+
+    `items` and their gradients are (n, output_dim): `trainer.item_tower` has the rest. Parameters are those of `dense`
+    when it is called.
+    """
     softmax = scaled(step_without_layers(smoothing), cosine=model.similarity == "cosine", temperature=model.temperature)
-    layouts = dense.layout
 
     def step(users: F32, items: F32, prior: F32, popularity: F32, bias: F32, mask: Bool, weight: F32) -> Gradients:
-        flat, towers = np.zeros(dense.size, np.float32), dense.values
+        flat, layers = np.zeros(dense.size, np.float32), dense.values.user
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is told by loss and gradients
-            users_out, items_out = outputs(towers.user, users), outputs(towers.item, items)
-            found = softmax(users_out[-1], items_out[-1], prior, popularity, bias, mask, weight)
-            return found._replace(
-                users=input_gradients(towers.user, users_out, found.users, layouts[0], flat),
-                items=input_gradients(towers.item, items_out, found.items, layouts[1], flat),
-                dense=flat,
-            )
+            made = outputs(layers, users)
+            found = softmax(made[-1], items, prior, popularity, bias, mask, weight)
+            back = input_gradients(layers, made, found.users, dense.layout[0], flat)
+            return found._replace(users=back, dense=flat)
 
     return step
 
 
-def outputs(layers: Layers, x: F32) -> list[F32]:
-    """[x (n, dim), what each layer makes of it (n, outputs)]: `embedding_store.towers.forward`, nothing left out."""
-    all_of = [x]
-    for i, (weights, bias) in enumerate(layers):
-        made = _product(all_of[-1], weights)
-        add_bias(made, bias, i + 1 < len(layers))
-        all_of.append(made)
-    return all_of
+def step_with_layers(model: ModelSettings, dense: DenseWorker, smoothing: float) -> SoftmaxStep:
+    """Both sides before their layers, each row as it comes: what `step_on_tensorflow` is compared with."""
+    between = step_with_user_layers(model, dense, smoothing)
 
+    def step(users: F32, items: F32, prior: F32, popularity: F32, bias: F32, mask: Bool, weight: F32) -> Gradients:
+        tower = ItemTower(dense.values.item, dense.layout[1], items, np.arange(len(items)))
+        found = between(users, tower.outputs, prior, popularity, bias, mask, weight)
+        tower.gradients += found.items
+        rows = np.zeros_like(items)
+        tower.back(rows, found.dense)
+        return found._replace(items=rows)
 
-def input_gradients(
-    layers: Layers, all_of: list[F32], gradients: F32, layout: list[tuple[int, int, int]], flat: F32
-) -> F32:
-    """(n, dim) ∂/∂x from those of the last of `outputs`, (n, outputs); those of the layers are added to flat (size,).
-
-    With y = relu(x·W + b): ∂W = xᵀ·∂, ∂b = Σ_n ∂, ∂x = ∂·Wᵀ (Rumelhart, Hinton, Williams 1986).
-    """
-    for i in range(len(layers) - 1, -1, -1):
-        at, inputs, width = layout[i]
-        bias = at + inputs * width
-        if i + 1 < len(layers):
-            rectified_gradients(all_of[i + 1], gradients)
-        flat[at:bias].reshape(inputs, width)[:] += _outer(all_of[i], gradients)
-        add_columns(gradients, flat[bias : bias + width])
-        gradients = _product(gradients, np.ascontiguousarray(layers[i][0].T))
-    return gradients
-
-
-def _product(x: F32, weights: F32) -> F32:
-    """x (n, inputs) · weights (inputs, outputs), `_BLOCK` rows at a time."""
-    out = np.empty((len(x), weights.shape[1]), np.float32)
-    whole = len(x) - len(x) % _BLOCK
-    np.matmul(x[:whole].reshape(-1, _BLOCK, x.shape[1]), weights, out=out[:whole].reshape(-1, _BLOCK, out.shape[1]))
-    np.matmul(x[whole:], weights, out=out[whole:])
-    return out
-
-
-def _outer(x: F32, gradients: F32) -> F32:
-    """xᵀ · gradients of (n, inputs) and (n, outputs), likewise."""
-    whole = len(x) - len(x) % _BLOCK
-    blocks, those = (one[:whole].reshape(-1, _BLOCK, one.shape[1]) for one in (x, gradients))
-    out: F32 = np.matmul(blocks.transpose(0, 2, 1), those).sum(axis=0)
-    out += x[whole:].T @ gradients[whole:]
-    return out
+    return step
 
 
 def step_on_tensorflow(model: ModelSettings, group: int, dense: DenseWorker, smoothing: float) -> SoftmaxStep:

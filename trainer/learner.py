@@ -22,19 +22,20 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from embedding_store.contract import F32, I64, U64, Bool
+from embedding_store.contract import F32, I64, U64
 from embedding_store.model import ModelSettings
 from embedding_store.towers import BUCKETS, Gates
 from embedding_store.validation import MAX_GRADIENT
 from native.bounds import within
 from native.example_parts import Given, Taken, room, take
 from native.pooling import add_rows, gate_gradients, gather_add, pool_gradients, pool_histories
-from native.softmax_masks import own_columns
+from native.softmax_masks import own_columns, scratch
 from trainer.binary_step import BinaryStep
 from trainer.copies import Copies
 from trainer.dense import DenseWorker
 from trainer.examples import Examples
-from trainer.layered_step import has_accelerator, step_on_tensorflow, step_with_layers
+from trainer.item_tower import ItemTower
+from trainer.layered_step import has_accelerator, step_on_tensorflow, step_with_user_layers
 from trainer.popularity import decayed, log_of
 from trainer.settings import TrainerSettings
 from trainer.similarity import scaled
@@ -92,6 +93,7 @@ class Learner:
         self._binary = BinaryStep(model, dense) if settings.loss == "bce" else None
         self._on_accelerator = bool(model.dense_layers) and has_accelerator()
         self._step = _compile_step(model, settings, dense, on_accelerator=self._on_accelerator)
+        self._unique = bool(model.dense_layers) and not self._on_accelerator and self._binary is None
         # TensorFlow pays for each call; a step over labels has a state that each call moves; rows of features learn by
         # the mean over a pass, and by what items' gradients are at its end
         self._whole = self._on_accelerator or bool(model.features) or settings.loss == "bce"
@@ -181,25 +183,41 @@ class Learner:
         opened = self._dense.gates
         learned = Gates(*(np.zeros_like(g) for g in (opened.logits, opened.scales, opened.prior, opened.transition)))
         loss, weight, finite, count, flat = 0.0, 0.0, True, 0, _NONE
+        places, features = scratch(len(examples.item_keys), group), examples.features
+        side = self._items(examples, rows, at)
         for start in range(0, len(order), max(1, together)):
-            part = self._part(examples, order[start : start + together], group, at, columns, fresh_share,
+            part = self._part(examples, order[start : start + together], group, at, side, columns, fresh_share, places,
                               learned if gates else None)  # fmt: skip
             flat, count = part.dense if not start else flat + part.dense, count + part.rows
             loss, weight, finite = loss + part.loss, weight + part.weight, finite and part.finite
+        if side.tower is not None and count:
+            side.tower.back(at.item_gradients, flat)
+            finite = finite and _bounded(flat)
+        if features is not None and at.feature_gradients is not None:
+            # an item's gradient, which is of this pass alone, is that of each row that was added to its own
+            features.items.add_gradients(at.feature_gradients, at.item_gradients)
         if finite and (gates or (dense and self._model.dense_layers)):
             self._dense.step(flat, count, learned if gates else None)
         return loss, weight, finite
 
-    def _part(
-        self, examples: Examples, order: I64, group: int, at: _Rows, columns: _Columns, fresh_share: float,
-        learned: Gates | None,
-    ) -> _Part:  # fmt: skip
-        """Some whole groups of a pass; adds the gradients of gates to `learned`."""
-        opened, features, items = self._dense.gates, examples.features, at.items
-        taken, rows = self._taken(examples, order, at, columns, fresh_share)
-        recent, target, bucket, weight = taken.recent, taken.target, taken.bucket, taken.weight
+    def _items(self, examples: Examples, rows: I64, at: _Rows) -> _Side:
+        """What a pass compares with and learns of."""
+        items, features = at.items, examples.features
         if features is not None and at.features is not None:
             items = features.on_items(at.items, at.features)
+        if not self._unique:
+            return _Side(items, items, at.item_gradients, None)
+        tower = ItemTower(self._dense.values.item, self._dense.layout[1], items, examples.target[rows])
+        return _Side(items, tower.outputs, tower.gradients, tower)
+
+    def _part(
+        self, examples: Examples, order: I64, group: int, at: _Rows, side: _Side, columns: _Columns,
+        fresh_share: float, places: U64, learned: Gates | None,
+    ) -> _Part:  # fmt: skip
+        """Some whole groups of a pass; adds the gradients of gates to `learned`."""
+        opened, features, items = self._dense.gates, examples.features, side.items
+        taken, rows = self._taken(examples, order, at, columns, fresh_share)
+        recent, target, bucket, weight = taken.recent, taken.target, taken.bucket, taken.weight
 
         shares = np.empty((len(order), *opened.logits.shape), np.float32)
         pooled = np.empty((len(order), self._model.dim), np.float32)
@@ -208,26 +226,26 @@ class Learner:
             gather_add(at.users, taken.user, pooled)
         if features is not None and at.features is not None:
             features.users.add_to(pooled, at.features, taken.own)
-        prior, popularity, named = opened.prior[bucket], taken.popularity, items[target]
+        prior, popularity, named = opened.prior[bucket], taken.popularity, np.take(side.columns, target, axis=0)
         d_transition = np.zeros_like(opened.transition)
         if self._binary is not None:
             label = examples.label[np.maximum(order, 0)]
             found = self._binary(pooled, named, prior, popularity, label, weight, fit=learned is not None)
         else:
-            mask = self._mask(taken, group, examples)
+            mask = np.empty((len(order), group), bool)
+            own_columns(group, target, taken.is_column, taken.seen_start, taken.seen_stop, examples.seen, mask, places)
             found = self._step(pooled, named, prior, popularity, taken.bias, mask, weight)
             if learned is not None and self._model.learned_gates:
+                vectors = np.take(items, target, axis=0)
                 d_transition = worth_gradients(self._model, self._dense.values, examples, order, taken.is_fresh_row,
-                                               pooled, named, mask, popularity, taken.bias, weight,
+                                               pooled, vectors, mask, popularity, taken.bias, weight,
                                                columns.log_popularity)  # fmt: skip
 
-        add_rows(found.items, taken.target_row, at.item_gradients)
+        add_rows(found.items, taken.target_row, side.gradients)
         pool_gradients(found.users, recent, shares, opened.scales, bucket, at.item_gradients)
         if at.users is not None and at.user_gradients is not None:
             add_rows(found.users, taken.user, at.user_gradients)
         if features is not None and at.feature_gradients is not None:
-            # an item's gradient, which is of this pass alone, is that of each row that was added to its own
-            features.items.add_gradients(at.feature_gradients, at.item_gradients)
             features.users.add_mean_gradients(
                 at.feature_gradients, found.users, np.where(weight > 0, taken.own, -1)
             )  # fmt: skip
@@ -275,13 +293,6 @@ class Learner:
         order[:n] = rows if n <= group else rows[self._rng.permutation(n)]
         return order
 
-    @staticmethod
-    def _mask(taken: Taken, group: int, examples: Examples) -> Bool:
-        mask = np.empty((len(taken.own), group), bool)
-        heads = np.full(len(examples.item_keys) + 1, -1, np.int32)
-        own_columns(group, taken.target, taken.is_column, taken.seen_start, taken.seen_stop, examples.seen, mask, heads)
-        return mask
-
     def _popularity(self, examples: Examples, clock: int) -> _Columns:
         """What every item's popularity says at `clock`, before the batch."""
         rows, half_life = examples.items, self._model.popularity_half_life
@@ -327,6 +338,15 @@ class _Rows:
     feature_gradients: F32 | None = None
 
 
+class _Side(NamedTuple):
+    """The items of a pass."""
+
+    items: F32  # (u, dim), their features added
+    columns: F32  # (u, …) what users are compared with by the step: the same, or what the layers make of it
+    gradients: F32  # of those
+    tower: ItemTower | None
+
+
 class _Columns:
     """What is told of every item of a micro-batch as a column."""
 
@@ -350,6 +370,6 @@ def _compile_step(
     if on_accelerator:
         return step_on_tensorflow(model, settings.group, dense, settings.label_smoothing)
     if model.dense_layers:
-        return step_with_layers(model, dense, settings.label_smoothing)
+        return step_with_user_layers(model, dense, settings.label_smoothing)
     step = step_without_layers(settings.label_smoothing)
     return scaled(step, cosine=model.similarity == "cosine", temperature=model.temperature)

@@ -1,4 +1,4 @@
-"""The whole product on this machine: Apache Kafka, Redis with the module, one trainer, serving.
+"""The whole product on this machine: Apache Kafka, Redis with the module, trainers, serving.
 
 Replays a made-up topic by preset (`presets.py`), as fast as it goes, and then learns at a steady rate while probes
 measure how long an event takes into an answer over HTTP. Processor time is that of all processes, broker and store
@@ -34,6 +34,10 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=200_000)
     parser.add_argument("--items", type=int, default=50_000)
     parser.add_argument("--partitions", type=int, default=2)
+    parser.add_argument(
+        "--trainers", type=int, default=2, help="of a replay: one waits for the store while others learn"
+    )
+    parser.add_argument("--live-trainers", type=int, default=1)
     parser.add_argument("--batch-events", type=int, help="of a micro-batch, if not as configured")
     parser.add_argument("--rate", type=int, help=f"live; default: half of what {LIVE} replays, at most {MOST_LIVE}")
     parser.add_argument("--live-seconds", type=int, default=60, help="0: no live part")
@@ -46,7 +50,9 @@ def main() -> None:
     for name in arguments.presets:
         preset = PRESETS[name]
         shown = stream if preset.per_record > 1 else stream.part(0, arguments.single_events)
-        replays[name] = found = replay(preset, shown, arguments.partitions, arguments.seconds, arguments.batch_events)
+        replays[name] = found = replay(
+            preset, shown, arguments.partitions, arguments.trainers, arguments.seconds, arguments.batch_events
+        )
         shares = ", ".join(f"{who} {us:.2f}" for who, us in found.by_process.items())
         print(f"| {name} | {found.events_per_s:,.0f} | {found.cpu_us_per_event:.2f} | {shares} |", file=sys.stderr)
     figures: dict[str, object] = {
@@ -54,6 +60,7 @@ def main() -> None:
         "events_per_s": {name: found.events_per_s for name, found in replays.items()},
         "by_process": {name: found.by_process for name, found in replays.items()},
         "learned": {name: found.events for name, found in replays.items()},
+        "trainers": arguments.trainers,
         "event_bytes": WIDTH,
     }
     if arguments.live_seconds:
@@ -64,7 +71,7 @@ def main() -> None:
             rate = int(min(MOST_LIVE, replays[LIVE].events_per_s / 2))
         sent = Stream.drawn(rate * arguments.live_seconds, arguments.users, arguments.items, seed=2)
         found = live(PRESETS[LIVE], sent, arguments.users, arguments.items, rate, arguments.partitions,
-                     arguments.batch_events, arguments.freshness_target_ms)  # fmt: skip
+                     arguments.live_trainers, arguments.batch_events, arguments.freshness_target_ms)  # fmt: skip
         figures |= {"live_events_per_s": found.events_per_s, "freshness_p50_ms": found.freshness_p50_ms,
                     "freshness_p99_ms": found.freshness_p99_ms, "live": asdict(found)}  # fmt: skip
     print(json.dumps({**figures, **facts()}))

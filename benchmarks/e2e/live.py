@@ -39,16 +39,17 @@ class Live:
     probes: int
     cpu_us_per_event: float  # of all processes but the one that sends and the one that probes
     by_process: dict[str, float]
-    stages: dict[str, float]  # see `stages`; of the time that it sent
+    stages: dict[str, float]  # see `stages`; of the time that it sent, the first trainer
 
 
-def live(preset: Preset, stream: Stream, users: int, items: int, rate: int, partitions: int,
+def live(preset: Preset, stream: Stream, users: int, items: int, rate: int, partitions: int, trainers: int,
          batch_events: int | None, target_ms: int | None) -> Live:  # fmt: skip
     """Send `stream` at `rate`, ask for users of single events meanwhile. target_ms: of freshness, None: the default."""
     with plant(preset.config(batch_events, target_ms), partitions) as running:
         warm = stream.part(0, min(len(stream), _WARM_EVENTS))
         fill(running, warm, partitions, preset.per_record)
-        running.start_trainer()
+        for number in range(trainers):
+            running.start_trainer(number)
         running.start_serving()
         running.await_events(len(warm))
         probe = _Probe(running)

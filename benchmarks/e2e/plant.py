@@ -28,7 +28,7 @@ class Look(NamedTuple):
 
     at_s: float  # time.monotonic()
     events: int  # that items and histories have on every shard
-    cpu_s: dict[str, float]  # used by each process so far
+    cpu_s: dict[str, float]  # used by the processes of each kind so far
 
 
 @dataclass(slots=True)
@@ -58,7 +58,10 @@ class Plant:
         for record in self.services:
             if not process.is_alive(record):
                 raise RuntimeError("a service ended; its log ends:\n" + process.last_lines(record.log))
-        used = {name: cpu_s(pid) for name, pid in self.pids.items()}
+        used: dict[str, float] = {}
+        for name, pid in self.pids.items():
+            kind = name.partition(" ")[0]  # trainers count together
+            used[kind] = used.get(kind, 0.0) + cpu_s(pid)
         try:
             events = min(s.clock for table in ("item", "history") for s in self.store.status(table))
         except UnknownTable:

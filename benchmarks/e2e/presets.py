@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+_LIBRDKAFKA = {"client": "librdkafka"}
 _TRAINER = {"replay": 0, "replay_drop": 0.0, "evaluate_share": 0.001}
 _WITHOUT_HISTORY = {"dim": 64, "clocks": [0.9], "learned_gates": False, "user_id_vector": True, "history_length": 1}
 
@@ -29,16 +30,27 @@ _DENSE = {
 }
 
 PRESETS = {
-    # two towers 64 → 64 → 32 by TensorFlow, on a vector of the user's own
-    "dense": Preset(_DENSE),
+    # two towers 64 → 64 → 32, on a vector of the user's own
+    "dense": Preset({**_DENSE, "kafka": _LIBRDKAFKA}),
     # the same without layers
-    "no_dense": Preset({"model": {**_WITHOUT_HISTORY, "seen_length": 20}, "trainer": {**_TRAINER, "group": 64}}),
+    "no_dense": Preset(
+        {
+            "model": {**_WITHOUT_HISTORY, "seen_length": 20},
+            "trainer": {**_TRAINER, "group": 64},
+            "kafka": _LIBRDKAFKA,
+        }
+    ),
     # users are pooled from their newest 20 items by two clocks of 32 dimensions, gates learned
     "history": Preset(
-        {"model": {"dim": 64, "seen_length": 20}, "trainer": {**_TRAINER, "group": 64, "dense_sync_every": 64}}
+        {
+            "model": {"dim": 64, "seen_length": 20},
+            "trainer": {**_TRAINER, "group": 64, "dense_sync_every": 64},
+            "kafka": _LIBRDKAFKA,
+        }
     ),
-    # as dense, one event a record
+    # as dense, by the client that is the default, and one event a record by both
+    "dense_kafka_python": Preset(_DENSE),
     "single_kafka_python": Preset(_DENSE, per_record=1),
-    "single_librdkafka": Preset({**_DENSE, "kafka": {"client": "librdkafka"}}, per_record=1),
+    "single_librdkafka": Preset({**_DENSE, "kafka": _LIBRDKAFKA}, per_record=1),
 }
 LIVE = "no_dense"

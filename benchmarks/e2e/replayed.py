@@ -29,11 +29,14 @@ class Replayed:
     by_process: dict[str, float]  # likewise, each
 
 
-def replay(preset: Preset, stream: Stream, partitions: int, seconds: float, batch_events: int | None) -> Replayed:
-    """Fill a topic, start a trainer, and measure from its first tenth on, for no longer than `seconds`."""
+def replay(
+    preset: Preset, stream: Stream, partitions: int, trainers: int, seconds: float, batch_events: int | None
+) -> Replayed:
+    """Fill a topic, start the trainers, and measure from the first tenth on, for no longer than `seconds`."""
     with plant(preset.config(batch_events), partitions) as running:
         fill(running, stream, partitions, preset.per_record)
-        running.start_trainer()
+        for number in range(trainers):
+            running.start_trainer(number)
         return _measured(running, len(stream), seconds)
 
 

@@ -56,14 +56,15 @@ def softmax_step(
 
 
 def compile_step(model, settings, dense, *, on_accelerator):
-    """Takes the place of `trainer.learner._compile_step`."""
+    """Takes the place of `trainer.learner._compile_step`: users before their layers, items behind theirs."""
 
     def step(users, items, prior, popularity, bias, mask, weight):
         towers = dense._parameters.to_towers(dense._local.astype(np.float64))
         arrays = (np.asarray(a, np.float64) for a in (users, items, prior, popularity, bias))
         group, smoothing = mask.shape[1], settings.label_smoothing
-        loss, *found, flat = softmax_step(*arrays, mask, weight, group, smoothing, towers.user, towers.item)
-        flat = np.concatenate([np.zeros(dense._parameters.gates), flat])
+        loss, *found, of_users = softmax_step(*arrays, mask, weight, group, smoothing, towers.user)
+        flat, at = np.zeros(dense.size), dense._parameters.gates
+        flat[at : at + len(of_users)] = of_users
         return Gradients(float(loss), *(np.asarray(a, np.float32) for a in (*found, flat)))
 
     return step

@@ -10,6 +10,7 @@ import random
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from embedding_store.contract import ORDER, Source
 from embedding_store.errors import StoreUnavailable
@@ -230,7 +231,7 @@ def test_the_vector_that_is_trained_is_the_one_that_is_served(changes):
         return np.append(rows, np.full(-len(rows) % group, -1))
 
     learner._step, learner._order = spy, in_order
-    user_layers, item_layers = dense.towers(dense.variable + 0.0)
+    user_layers, _ = dense.towers(dense.variable + 0.0)
     learner.learn(examples, 300)
     n = len(later)
     served = Ranker(store, model, mirror).users(later.user_key, request)
@@ -242,7 +243,7 @@ def test_the_vector_that_is_trained_is_the_one_that_is_served(changes):
     np.testing.assert_allclose(outputs[warm], served.vectors[warm], rtol=1e-5, atol=1e-6)
     items = mirror.items(later.item_key)
     assert items.found.sum() > 5
-    trained = np.asarray(finished(forward(item_layers, taken["items"][:n]), model))
+    trained = np.asarray(finished(tf.constant(taken["items"][:n]), model))  # behind their layers
     np.testing.assert_allclose(trained[items.found], items.vectors[items.found], rtol=1e-5, atol=1e-6)
     bare = Ranker(store, model, mirror).users(later.user_key)
     assert np.abs(served.vectors - bare.vectors).max() > 1e-3 or all(f.of != "request" for f in model.features)
