@@ -13,9 +13,9 @@ from embedding_store.feature_mirror import read_values
 from embedding_store.item_filter import ItemFilter
 from embedding_store.mirror_reads import MirrorReads
 from embedding_store.model import ModelSettings
+from embedding_store.scanning import Asked, Items, Scanner
 from embedding_store.towers import bucket_of, user_outputs
 from embedding_store.transitions import Boosts, Followers, StoredTransitions, Transitions, newest_of
-from native.coarse import top_k_of_many
 from native.features import FeatureValues
 from native.pooling import pool_histories
 from native.scan import cosine_items, rank_of, ranks_of, score_items, top_k
@@ -78,8 +78,12 @@ class Ranker:
         model: ModelSettings,
         mirror: MirrorReads,
         transitions: Transitions | None = None,
+        scanner: Scanner | None = None,
     ) -> None:
-        """transitions: where they are read, if not in the store."""
+        """transitions: where they are read, if not in the store. scanner: of passes over all items; None: the caller's
+        thread alone.
+        """
+        self._scanner = scanner or Scanner()
         self._store, self._model, self._mirror = store, model, mirror
         self._transitions = StoredTransitions(store) if transitions is None else transitions
 
@@ -286,10 +290,11 @@ class Ranker:
                     prior=float(weights[i]), boost=boosts[i] if boosts else None,
                 )  # fmt: skip
                 k[i] = 0
-            rows = (outputs, popularity, floor, *self._mirror.coarse())
             sizes = np.zeros(m, np.int64)
             if len(alone) < m:
-                sizes = top_k_of_many(*rows, users, weights, offsets, excluded, masks, masked, k, likely, slots, best)
+                items = Items(outputs, popularity, floor, *self._mirror.coarse())
+                asked = Asked(users, weights, offsets, excluded, masks, masked, k)
+                sizes = self._scanner.top_k(items, asked, likely, slots, best)
             for i, boost in enumerate(boosts or ()):
                 if boost is not None and len(boost.keys) and i not in alone:
                     mask = masks[masked[i]] if masked[i] >= 0 else None

@@ -89,10 +89,15 @@ def top_k_of_many(
     masked: I64,
     k: I64,
     likely: int,
+    begin: int,
+    end: int,
     slots: I64,
     best: F32,
 ) -> I64:
     """`native.scan.score_items` and `top_k` of m users in one pass over the items; returns (m,) how many each got.
+
+    Of items begin, …, end − 1 alone; begin is a multiple of TILE. The best of parts of all items, `merged`, are the
+    best of all.
 
     vectors (n, dim), popularity (n,), users (m, dim), weights (m,) f32; codes and scales as `encode` made them; slots
     excluded[offsets[u]:offsets[u + 1]], sorted, are left out for user u, who gets k[u] ≤ slots.shape[1] items in
@@ -135,8 +140,8 @@ def top_k_of_many(
         )
         if 0 < k[u] == size:
             sure[u] = np.nextafter(best[u, 0], -np.float32(np.inf))
-    for start in range(0, n, TILE):
-        tile, rows = start // TILE, min(TILE, n - start)
+    for start in range(begin, end, TILE):
+        tile, rows = start // TILE, min(TILE, end - start)
         _floored(popularity, start, rows, floor, prior)
         for first in range(0, m, 4):
             four = min(4, m - first)
@@ -179,6 +184,30 @@ def top_k_of_many(
                     )
     for u in range(m):
         sort_heap(best[u], slots[u], sizes[u])
+    return sizes
+
+
+@njit(cache=True, nogil=True)
+def merged(part_slots: I64, part_best: F32, part_sizes: I64, k: I64, slots: I64, best: F32) -> I64:
+    """The best of what p parts of the items gave m users; returns (m,) how many each got.
+
+    part_slots, part_best (p, m, most), best first, part_sizes (p, m), parts in the order of their items; user u gets
+    k[u] ≤ slots.shape[1] in slots[u] and best[u], best first, ties by lower slot.
+    """
+    parts, m = part_sizes.shape
+    sizes, at = np.zeros(m, np.int64), np.empty(parts, np.int64)
+    for u in range(m):
+        at[:] = 0
+        while sizes[u] < k[u]:
+            found = -1
+            for p in range(parts):
+                if at[p] < part_sizes[p, u] and (found < 0 or part_best[p, u, at[p]] > part_best[found, u, at[found]]):
+                    found = p
+            if found < 0:
+                break
+            slots[u, sizes[u]], best[u, sizes[u]] = part_slots[found, u, at[found]], part_best[found, u, at[found]]
+            at[found] += 1
+            sizes[u] += 1
     return sizes
 
 

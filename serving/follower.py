@@ -70,7 +70,7 @@ class Follower(threading.Thread):
         except ValidationError as error:
             raise AssertionError("the writer could read this model") from error
         mirror = SharedMirror(Sides(self._board, book, model, self._worker))
-        live = Live.of(self._store, document, model, mirror)
+        live = Live.of(self._store, document, model, mirror, self._service.scanner)
         live.warm_up(users=not self._service.store_down)
         self._service.live = live
         self._book = book

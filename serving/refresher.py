@@ -194,7 +194,7 @@ class Refresher(threading.Thread):
             self._publisher = Publisher(self._board, mirror, document)
             self._publisher.publish()
         else:
-            live = Live.of(store, document, mirror.model, mirror)
+            live = Live.of(store, document, mirror.model, mirror, self._service.scanner)
             live.warm_up()
             if self._service.live is None:
                 settle()

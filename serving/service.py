@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -14,6 +15,7 @@ from embedding_store.item_filter import ItemFilter
 from embedding_store.mirror_reads import MirrorReads
 from embedding_store.model import ModelSettings
 from embedding_store.ranking import Ranker
+from embedding_store.scanning import Scanner
 from native.scan import rank_of
 from serving.crew import Crew
 from serving.floats import vector_json
@@ -29,6 +31,11 @@ if TYPE_CHECKING:
 Reason = Literal["loading", "store_down", "lag", "draining"]
 
 
+def processors() -> int:
+    """That this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Live:
     """A published model with a loaded mirror; replaced as a whole when another model is published."""
@@ -42,9 +49,17 @@ class Live:
     version: str  # names the published specification; equal on every server that serves it
 
     @classmethod
-    def of(cls, store: EmbeddingStore, document: bytes, model: ModelSettings, mirror: MirrorReads) -> Live:
-        """`model`, decoded from `document`, over a mirror that is loaded."""
-        return cls(store, document, model, mirror, Ranker(store, model, mirror), version_of(document))
+    def of(
+        cls,
+        store: EmbeddingStore,
+        document: bytes,
+        model: ModelSettings,
+        mirror: MirrorReads,
+        scanner: Scanner | None = None,
+    ) -> Live:
+        """`model`, decoded from `document`, over a mirror that is loaded. scanner: see `Ranker`."""
+        ranker = Ranker(store, model, mirror, scanner=scanner)
+        return cls(store, document, model, mirror, ranker, version_of(document))
 
     def warm_up(self, *, users: bool = True) -> None:
         """Take every path of a request once, so that no live one pays for compiling kernels. Raises StoreError.
@@ -92,6 +107,7 @@ class Service:
     def __post_init__(self) -> None:
         self.offload = Offload(self.settings.threads, self.settings.max_queue, self.metrics.offload)
         self.producing = Offload(1, self.settings.max_queue)
+        self.scanner = Scanner(self.settings.scan_threads or max(1, processors() // self.settings.workers))
 
     def require_live(self) -> Live:
         """The live model. Raises Problem 503 until there is one."""
@@ -126,6 +142,7 @@ class Service:
     def close(self) -> None:
         """Wait for work in flight."""
         self.offload.close()
+        self.scanner.close()
         self.producing.close()
         if self.events is not None:
             self.events.close()

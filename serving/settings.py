@@ -38,6 +38,12 @@ class ServingSettings(BaseModel):
     )
     max_in_flight: int = Field(1024, ge=1, description="requests at once; more are told to retry rather than queued")
     threads: int = Field(4, ge=1, le=64, description="threads for store reads and ranking; each holds a connection")
+    scan_threads: int = Field(
+        0,
+        ge=0,
+        le=64,
+        description="threads of one pass over all items; 0: the processors, divided among `workers`",
+    )
     max_queue: int = Field(
         64, ge=0, description="work waiting for a thread; at 1 ms a piece, the wait stays below 20 ms"
     )

@@ -27,7 +27,7 @@ def many(vectors, popularity, users, weights, excluded, k, coarse=None, likely=0
     masks = np.zeros((1, 0), np.bool_) if masks is None else masks
     masked = np.full(m, -1) if masked is None else masked
     rows = (vectors, popularity, np.float32(-2), codes, scales)
-    sizes = top_k_of_many(*rows, users, weights, offsets, every, masks, masked, k, likely, slots, best)
+    sizes = top_k_of_many(*rows, users, weights, offsets, every, masks, masked, k, likely, 0, len(vectors), slots, best)
     return [(slots[u, : sizes[u]], best[u, : sizes[u]]) for u in range(m)]
 
 
