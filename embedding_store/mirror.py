@@ -39,7 +39,7 @@ _OF_SLOTS = (
     "_log_popularity", "_bias", "_offset", "_columns", "_ids", "_named", "_checks",
 )  # fmt: skip
 """What `_clear` begins anew."""
-I8 = npt.NDArray[np.int8]
+U8 = npt.NDArray[np.uint8]
 Number = TypeVar("Number", bound=np.generic)
 
 
@@ -53,7 +53,7 @@ class Held:
     bias: F32
     columns: dict[str, I64]
     ids: list[bytes]
-    codes: I8
+    codes: U8
     scales: F32
     dense: F32
     offset: float
@@ -340,7 +340,7 @@ class ItemMirror(MirrorReads):
                 encode(self._outputs, np.arange(n), self._codes, self._scales)
             self._note(Delta(towers=True, vectors=not self._raw_are_outputs))
 
-    def _decayed(self, shard_clocks: Sequence[int]) -> tuple[F32, F32, I8, F32]:
+    def _decayed(self, shard_clocks: Sequence[int]) -> tuple[F32, F32, U8, F32]:
         """Vectors, outputs and their coarse copy of every slot at the clocks of the shards."""
         began_s = time.monotonic()
         n = self._index.high_water
@@ -511,7 +511,7 @@ class _Arrays(NamedTuple):
     delivered: F32 | None  # None: the vectors
     delivered_at: I64
     outputs: F32 | None  # None: the vectors
-    codes: I8
+    codes: U8
     scales: F32
     log_popularity: npt.NDArray[np.float64]
     bias: F32
@@ -520,9 +520,9 @@ class _Arrays(NamedTuple):
     checks: U32
 
 
-def _coarse(rows: int, dim: int) -> tuple[I8, F32]:
+def _coarse(rows: int, dim: int) -> tuple[U8, F32]:
     """(codes, scales) of rows of zeros."""
-    return np.zeros(tiles(rows, dim), np.int8), np.zeros(rows, np.float32)
+    return np.zeros(tiles(rows, dim), np.uint8), np.zeros(rows, np.float32)
 
 
 def _grown(column: npt.NDArray[Number], n: int, fill: float) -> npt.NDArray[Number]:

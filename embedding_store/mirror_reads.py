@@ -18,7 +18,7 @@ from embedding_store.towers import Gates, Layers, Towers
 from native.gather import gather
 from native.scan import score_items
 
-I8 = npt.NDArray[np.int8]
+U8 = npt.NDArray[np.uint8]
 _LN2 = float(np.log(2.0))
 
 
@@ -96,7 +96,7 @@ class MirrorReads(ABC):
     _index: Places
     _vectors: F32  # (capacity, dim) rows
     _outputs: F32  # (capacity, output_dim) outputs of the item tower; `_vectors` where these are the same
-    _codes: I8  # of the outputs, always in step with them: see `native.coarse`
+    _codes: U8  # of the outputs, always in step with them: see `native.coarse`
     _scales: F32  # (capacity,) likewise
     _bias: F32  # (capacity,) log popularity below `_offset`
     _columns: dict[str, I64]  # clock, count, updated_ms: (capacity,) each
@@ -241,7 +241,7 @@ class MirrorReads(ABC):
         over[known] = np.maximum(popularity[slots[known]] - floor, np.float32(0.0))
         return over + np.float32(self._log_floor)
 
-    def coarse(self) -> tuple[I8, F32]:
+    def coarse(self) -> tuple[U8, F32]:
         """(codes, scales) of the outputs of `columns`: `native.coarse`. Call under `lock`."""
         return self._codes, self._scales
 

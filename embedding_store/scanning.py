@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from embedding_store.contract import F32, I64, Bool
-from native.coarse import I8, TILE, merged, top_k_of_many
+from native.coarse import TILE, U8, merged, top_k_of_many
 
 _LEAST = 1 << 15
 """Items times users of a part: a fifth of a millisecond, some times what it takes until another thread runs."""
@@ -20,7 +20,7 @@ class Items(NamedTuple):
     outputs: F32  # (n, output_dim)
     popularity: F32  # (n,)
     floor: np.float32
-    codes: I8
+    codes: U8
     scales: F32
 
 

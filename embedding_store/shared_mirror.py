@@ -27,7 +27,7 @@ import numpy as np
 from embedding_store.contract import F32, I64, U64
 from embedding_store.mirror import Held, ItemMirror
 from embedding_store.mirror_delta import Delta
-from embedding_store.mirror_reads import I8, MirrorReads
+from embedding_store.mirror_reads import U8, MirrorReads
 from embedding_store.model import ModelSettings
 from embedding_store.shared_board import BOOKS, Area, Board
 from embedding_store.shared_memory import Bytes
@@ -79,7 +79,7 @@ class Side:
         self.id_lengths: I64 = self._array(np.int64, n)
         self.vectors: F32 = self._array(np.float32, n, model.dim)
         self.outputs: F32 = self.vectors if raw_are_outputs else self._array(np.float32, n, model.output_dim)
-        self.codes: I8 = self._array(np.int8, *tiles(n, model.output_dim))
+        self.codes: U8 = self._array(np.uint8, *tiles(n, model.output_dim))
         self.scales: F32 = self._array(np.float32, n)
         self.dense: F32 = self._array(np.float32, DenseParameters(model).size)
         self.ids: Bytes = self._array(np.uint8, shape.ids)

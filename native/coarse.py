@@ -1,15 +1,17 @@
 """Rows in a quarter of their bytes with a bound on what that loses: a scan reads these, and rows only where it must.
 
-Row v is kept as 8-bit codes q and a scale s, s = max|v_j| / 127 and q_j = round(v_j / s), so |v_j - s·q_j| ≤ s/2 and
+Row v is kept as 8-bit codes q and a scale s, s = max|v_j| / 127 and q_j = round(v_j / s), so |v_j - s·q_j| ≤ s/2. A
+user u becomes codes p and a scale t in the same way, for one pass. With |q_j| ≤ 127
 
-    v·u ≤ s·(q·u + Σ_j |u_j| / 2)        for any u.
+    v·u ≤ s·(t·(q·p) + 127·Σ_j |u_j - t·p_j| + Σ_j |u_j| / 2),
 
-A row whose bound is not above the worst of the best so far is not among the best; what is left is scored from the row
-itself. So the answer is that of the scan of all rows, to the bit, from a quarter of the memory traffic. (The same idea
-at scale: "vector approximation file", Weber, Schek, Blott 1998.)
+q·p a sum of integers (`native.byte_products`). A row whose bound is not above the worst of the best so far is not among
+the best; what is left is scored from the row itself. So the answer is that of the scan of all rows, to the bit, from a
+quarter of the memory traffic. (The same idea at scale: "vector approximation file", Weber, Schek, Blott 1998.)
 
-Codes lie in tiles of 128 rows, dimension by dimension: codes[slot // 128, j, slot % 128]. What a dimension adds to the
-sums of all rows of a tile is then vector operations alone, with no sum across a register.
+Codes lie in tiles of 128 rows, blocks of 16, four dimensions of a row next to each other: codes[slot // 128,
+slot % 128 // 16, j // 4, slot % 16, j % 4]. They are 128 + q, without a sign: what that adds to a sum is of the user
+alone.
 """
 
 from __future__ import annotations
@@ -18,16 +20,19 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from native.byte_products import ROWS, TOGETHER, block_sums_of_four, block_sums_of_one
 from native.heap import sift_down, sift_up, sort_heap
 
 F32 = npt.NDArray[np.float32]
 I8 = npt.NDArray[np.int8]
+U8 = npt.NDArray[np.uint8]
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 TILE = 128
-_UNROLLED = 8
+_BLOCKS = TILE // ROWS
+_ZERO = 128
 _LEVELS = np.float32(127.0)
 _INFINITY = np.int32(0x7F800000)
 _SMALLEST = np.float32(1e-30)
@@ -35,21 +40,21 @@ _SMALLEST = np.float32(1e-30)
 _UNDERFLOW = np.float32(1e-37)
 """More than products below float32's normal range can lose."""
 _ROUNDING = 4 * 128 / 2**24
-"""Twice what sums of n terms in float32 lose, here and in the row's own score, over n·s·Σ|u_j|."""
+"""Twice what sums of n terms in float32 lose, here and in the row's own score, over n·s·Σ|u_j|: t·Σ|p_j| ≤ 2·Σ|u_j|."""
 _SUM_ORDER = {"reassoc", "contract"}
 
 
-def tiles(rows: int, dim: int) -> tuple[int, int, int]:
-    """Shape of the codes of so many rows: dimensions are filled up with zeros to whole steps of the kernels."""
-    return -(-rows // TILE), -(-dim // _UNROLLED) * _UNROLLED, TILE
+def tiles(rows: int, dim: int) -> tuple[int, int, int, int, int]:
+    """Shape of the codes of so many rows. Dimensions beyond `dim` may hold anything."""
+    return -(-rows // TILE), _BLOCKS, -(-dim // TOGETHER), ROWS, TOGETHER
 
 
 @njit(cache=True, nogil=True)
-def encode(vectors: F32, slots: I64, codes: I8, scales: F32) -> None:
+def encode(vectors: F32, slots: I64, codes: U8, scales: F32) -> None:
     """Codes and scales of the rows `slots` (m,), which changed. O(m·dim).
 
-    vectors (n, dim) f32, codes of shape `tiles(n, dim)`, zeros beyond dim, scales (n or more,) f32. A row that holds
-    NaN or infinity gets NaN for a scale: no bound.
+    vectors (n, dim) f32, codes of shape `tiles(n, dim)`, scales (n or more,) f32. A row that holds NaN or infinity gets
+    NaN for a scale: no bound.
     """
     bits = vectors.view(np.int32)
     largest = np.zeros(1, np.int32)
@@ -60,9 +65,10 @@ def encode(vectors: F32, slots: I64, codes: I8, scales: F32) -> None:
         most = max(largest.view(np.float32)[0], _SMALLEST)
         steps = _LEVELS / most if finite else np.float32(0.0)
         scales[slot] = most / _LEVELS if finite else np.float32(np.nan)
-        tile, place = slot // TILE, slot % TILE
+        tile, block, row = slot // TILE, slot % TILE // ROWS, slot % ROWS
         for j in range(vectors.shape[1]):
-            codes[tile, j, place] = np.int8(np.rint(vectors[slot, j] * steps)) if finite else np.int8(0)
+            code = np.int64(np.rint(vectors[slot, j] * steps)) if finite else 0
+            codes[tile, block, j // TOGETHER, row, j % TOGETHER] = np.uint8(_ZERO + code)
 
 
 @njit(cache=True, nogil=True)
@@ -79,7 +85,7 @@ def top_k_of_many(
     vectors: F32,
     popularity: F32,
     floor: np.float32,
-    codes: I8,
+    codes: U8,
     scales: F32,
     users: F32,
     weights: F32,
@@ -110,23 +116,15 @@ def top_k_of_many(
     the first tile on, even where each item is better than all before it. It changes no answer.
     """
     m, n = users.shape[0], vectors.shape[0]
-    tastes = np.zeros((m + 1, codes.shape[1]), np.float32)  # one more: the last three are summed as four
-    halves = np.empty(m, np.float32)
+    tastes = np.zeros((m + 3, codes.shape[2] * TOGETHER), np.int8)  # the last one is summed as four
+    scaled, shift, halves = np.empty(m, np.float32), np.empty(m, np.int32), np.empty(m, np.float32)
     for u in range(m):
-        tastes[u, : users.shape[1]] = users[u]
-        total = 0.0
-        for j in range(users.shape[1]):
-            total += abs(users[u, j])
-        halves[u] = np.float32(total * (0.5 + _ROUNDING * (users.shape[1] + 8)))
+        scaled[u], shift[u], halves[u] = _coarse_user(users, u, tastes)
+    words = tastes.view(np.int32)
     sizes = np.zeros(m, np.int64)
     unbounded, nothing = np.full(TILE, np.nan, np.float32), np.float32(np.nan)
     sure = np.full(m, nothing)  # what is not above it is not among the best: the k-th best is at least the next float
-    sums = (
-        np.empty(TILE, np.float32),
-        np.empty(TILE, np.float32),
-        np.empty(TILE, np.float32),
-        np.empty(TILE, np.float32),
-    )
+    sums, bounds = np.empty((4, TILE), np.int32), np.empty(TILE, np.float32)
     prior = np.empty(TILE, np.float32)
     left = np.zeros(4, np.bool_)
     start = likely // TILE * TILE
@@ -152,18 +150,20 @@ def top_k_of_many(
                 some |= left[u]
             if not some:
                 continue
-            if four > 2:
-                _sums_of_four(codes, tile, tastes, first, sums[0], sums[1], sums[2], sums[3])
-            else:
-                for u in range(four):
-                    if left[u]:
-                        _sums(codes, tile, tastes, first + u, sums[u])
+            for block in range(-(-rows // ROWS)):
+                if four > 1:
+                    block_sums_of_four(codes, tile * _BLOCKS + block, words, first, sums, 0, block * ROWS)
+                else:
+                    block_sums_of_one(codes, tile * _BLOCKS + block, words, first, sums, 0, block * ROWS)
             for u in range(four):
                 if not left[u]:
                     continue
                 to = first + u
                 bar = best[to, 0] if 0 < k[to] == sizes[to] and not best[to, 0] < sure[to] else sure[to]
-                if _bound(sums[u], scales, start, rows, halves[to], prior, weights[to], bar):
+                above = _bound(
+                    sums, u, shift[to], scaled[to], halves[to], scales, start, rows, prior, weights[to], bar, bounds
+                )  # fmt: skip
+                if above:
                     own, w = excluded[offsets[to] : offsets[to + 1]], weights[to]
                     mask = masks[masked[to]] if masked[to] >= 0 else masks[0, :0]
                     sizes[to] = _keep_best(
@@ -171,7 +171,7 @@ def top_k_of_many(
                         start,
                         rows,
                         users[to],
-                        sums[u],
+                        bounds,
                         prior,
                         w,
                         own,
@@ -219,53 +219,35 @@ def _floored(popularity: F32, start: int, rows: int, floor: np.float32, prior: F
         prior[i] = p if p == -np.inf else max(p, floor)
 
 
-@njit(cache=True, nogil=True, fastmath=_SUM_ORDER)
-def _sums(codes: I8, tile: int, users: F32, u: int, out: F32) -> None:
-    """out[i] = Σ_j codes[tile, j, i]·users[u, j]."""
-    for i in range(TILE):
-        out[i] = np.float32(0.0)
-    for j in range(0, users.shape[1], 8):
-        a, b, c, d = users[u, j], users[u, j + 1], users[u, j + 2], users[u, j + 3]
-        e, f, g, h = users[u, j + 4], users[u, j + 5], users[u, j + 6], users[u, j + 7]
-        for i in range(TILE):
-            out[i] += (
-                np.float32(codes[tile, j, i]) * a
-                + np.float32(codes[tile, j + 1, i]) * b
-                + np.float32(codes[tile, j + 2, i]) * c
-                + np.float32(codes[tile, j + 3, i]) * d
-                + np.float32(codes[tile, j + 4, i]) * e
-                + np.float32(codes[tile, j + 5, i]) * f
-                + np.float32(codes[tile, j + 6, i]) * g
-                + np.float32(codes[tile, j + 7, i]) * h
-            )
+@njit(cache=True, nogil=True)
+def _coarse_user(users: F32, u: int, tastes: I8) -> tuple[np.float32, np.int32, np.float32]:
+    """Fills tastes[u] with codes p; (scale t, what codes of 128 + q add to q·p, what is added to t·(q·p) for a bound).
 
-
-@njit(cache=True, nogil=True, fastmath=_SUM_ORDER)
-def _sums_of_four(codes: I8, tile: int, users: F32, u: int, one: F32, two: F32, three: F32, four: F32) -> None:
-    """`_sums` of users u to u + 3, who share each code that is loaded and made a float."""
-    for i in range(TILE):
-        one[i] = two[i] = three[i] = four[i] = np.float32(0.0)
-    for j in range(0, users.shape[1], 4):
-        a0, a1, a2, a3 = users[u, j], users[u, j + 1], users[u, j + 2], users[u, j + 3]
-        b0, b1, b2, b3 = users[u + 1, j], users[u + 1, j + 1], users[u + 1, j + 2], users[u + 1, j + 3]
-        c0, c1, c2, c3 = users[u + 2, j], users[u + 2, j + 1], users[u + 2, j + 2], users[u + 2, j + 3]
-        d0, d1, d2, d3 = users[u + 3, j], users[u + 3, j + 1], users[u + 3, j + 2], users[u + 3, j + 3]
-        for i in range(TILE):
-            w = np.float32(codes[tile, j, i])
-            x = np.float32(codes[tile, j + 1, i])
-            y = np.float32(codes[tile, j + 2, i])
-            z = np.float32(codes[tile, j + 3, i])
-            one[i] += w * a0 + x * a1 + y * a2 + z * a3
-            two[i] += w * b0 + x * b1 + y * b2 + z * b3
-            three[i] += w * c0 + x * c1 + y * c2 + z * c3
-            four[i] += w * d0 + x * d1 + y * d2 + z * d3
+    Of a user with NaN or infinity the last is not finite: nothing is bounded.
+    """
+    dim = users.shape[1]
+    largest, total, lost, added = np.float32(0.0), 0.0, 0.0, 0
+    for j in range(dim):
+        largest = max(largest, abs(users[u, j]))
+        total += abs(users[u, j])
+    most = max(largest, _SMALLEST)
+    step = most / _LEVELS
+    if np.isfinite(total):
+        for j in range(dim):
+            code = min(np.int64(127), max(np.int64(-127), np.int64(np.rint(users[u, j] / step))))
+            tastes[u, j] = np.int8(code)
+            added += int(code)
+            lost += abs(users[u, j] - np.float64(step) * np.float64(code))
+    half = total * (0.5 + _ROUNDING * (dim + 8)) + 127.0 * lost
+    return step, np.int32(_ZERO * added), np.float32(half * (1.0 + 1e-6))
 
 
 @njit(cache=True, nogil=True)
 def _bound(
-    sums: F32, scales: F32, start: int, rows: int, half: np.float32, prior: F32, weight: np.float32, bar: np.float32
-) -> int:
-    """Sums of codes become what scores are at most; how many may be above the bar: none in most tiles.
+    sums: I32, of: int, shift: np.int32, scaled: np.float32, half: np.float32, scales: F32, start: int, rows: int,
+    prior: F32, weight: np.float32, bar: np.float32, bounds: F32,
+) -> int:  # fmt: skip
+    """bounds[:rows] = what scores are at most, of sums[of] of codes; how many may be above the bar: none in most tiles.
 
     Rounding keeps order: adding the same prior to a bound and to a product can't put the product on top. A tie with the
     bar is not above it, as its slot is higher than those of the best so far. Whatever can't be compared may be above
@@ -273,8 +255,9 @@ def _bound(
     """
     left = 0
     for i in range(rows):
-        sums[i] = scales[start + i] * (sums[i] + half) + _UNDERFLOW + weight * prior[i]
-        left += not sums[i] <= bar
+        product = scaled * np.float32(sums[of, i] - shift)
+        bounds[i] = scales[start + i] * (product + half) + _UNDERFLOW + weight * prior[i]
+        left += not bounds[i] <= bar
     return left
 
 

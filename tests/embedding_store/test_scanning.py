@@ -16,7 +16,7 @@ def world(n: int, users: int, seed: int) -> tuple[Items, Asked, int]:
     vectors = rng.integers(-3, 4, (n, 6)).astype(np.float32)
     popularity = np.log(rng.integers(1, 4, n)).astype(np.float32)
     popularity[rng.random(n) < 0.2] = -np.inf
-    codes, scales = np.zeros(tiles(n, 6), np.int8), np.zeros(n, np.float32)
+    codes, scales = np.zeros(tiles(n, 6), np.uint8), np.zeros(n, np.float32)
     encode(vectors, np.arange(n), codes, scales)
     excluded = [np.sort(rng.integers(-1, n, size)) for size in rng.integers(0, 9, users)]
     masks = rng.random((1, n)) < 0.3
