@@ -24,7 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from embedding_store.contract import F32, I64, U64
+from embedding_store.contract import F32, I64, U64, Bool
+from embedding_store.followed_features import FollowedFeatures
+from embedding_store.item_filter import ItemFilter
 from embedding_store.mirror import Held, ItemMirror
 from embedding_store.mirror_delta import Delta
 from embedding_store.mirror_reads import U8, MirrorReads
@@ -32,6 +34,7 @@ from embedding_store.model import ModelSettings
 from embedding_store.shared_board import BOOKS, Area, Board
 from embedding_store.shared_memory import Bytes
 from embedding_store.towers import DenseParameters, Towers
+from embedding_store.turn_lock import TurnLock
 from native import key_index
 from native.coarse import encode, tiles
 
@@ -273,9 +276,10 @@ class Sides:
 class SharedMirror(MirrorReads, threading.local):
     """A reader's mirror. Its attributes are each thread's own: they are of the side that the thread has pinned."""
 
-    def __init__(self, sides: Sides) -> None:
-        """Called again by Python for each thread that comes along."""
+    def __init__(self, sides: Sides, followed: FollowedFeatures | None = None) -> None:
+        """Called again by Python for each thread that comes along. followed: of a model that declares features."""
         super().__init__(sides.model)
+        self.features = None if followed is None else followed.mirror
         self._sides = sides
         self._board, self._book, self._reader = sides.board, sides.book, sides.reader
         self._parameters = DenseParameters(sides.model)
@@ -283,7 +287,7 @@ class SharedMirror(MirrorReads, threading.local):
         self._turn = self._seen = -1
         self._dense_version = -1
         self._side: Side
-        self.lock = _Pin(self)
+        self.lock = _Pin(self, None if followed is None else followed.lock)
 
     def take(self) -> None:
         """Pin a side; `lock` does. Raises BookGone."""
@@ -310,6 +314,12 @@ class SharedMirror(MirrorReads, threading.local):
             self._towers: Towers = self._parameters.to_towers(side.dense.copy())
             self._dense_version = version
         self._seen = turn
+
+    def passing(self, wanted: ItemFilter) -> Bool:
+        """As `MirrorReads` says. Made anew for each call: a pass over the values of all items."""
+        return (
+            super().passing(wanted) if self.features is None else self.features.passing(wanted, self._index.slot_keys)
+        )
 
     @property
     def clock(self) -> int:
@@ -342,26 +352,38 @@ class SharedMirror(MirrorReads, threading.local):
 
 
 class _Pin:
-    """`SharedMirror.lock`: never has to wait."""
+    """`SharedMirror.lock`: never has to wait, but for a refresh of this process's own rows of features, and for that
+    before a side is pinned.
+    """
 
-    def __init__(self, mirror: SharedMirror) -> None:
-        self._mirror = mirror
+    def __init__(self, mirror: SharedMirror, features: TurnLock | None) -> None:
+        self._mirror, self._features = mirror, features
 
-    def acquire(self, blocking: bool = True) -> bool:  # noqa: ARG002
-        self._mirror.take()
+    def acquire(self, blocking: bool = True) -> bool:
+        if self._features is not None and not self._features.acquire(
+            blocking
+        ):  # first: nobody waits with a side pinned
+            return False
+        try:
+            self._mirror.take()
+        except BaseException:
+            if self._features is not None:
+                self._features.release()
+            raise
         return True
 
     def release(self) -> None:
         self._mirror.let_go()
+        if self._features is not None:
+            self._features.release()
 
     def __enter__(self) -> bool:
-        self._mirror.take()
-        return True
+        return self.acquire()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._mirror.let_go()
+        self.release()
 
 
 class _Table:

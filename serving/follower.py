@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from embedding_store.contract import EmbeddingStore
 from embedding_store.errors import StoreError
+from embedding_store.followed_features import FollowedFeatures
 from embedding_store.model import ModelSettings
 from embedding_store.shared_board import Board
 from embedding_store.shared_mirror import SharedMirror, Sides
@@ -33,6 +34,7 @@ class Follower(threading.Thread):
         self._service, self._board, self._worker, self._store = service, board, worker, store
         self._parent = os.getppid()
         self._book = 0
+        self._features: FollowedFeatures | None = None
         self._stopped = threading.Event()
 
     def run(self) -> None:
@@ -40,6 +42,8 @@ class Follower(threading.Thread):
         try:
             while not self._stopped.wait(_EVERY_S if self._book else _EVERY_S / 10):
                 self._look()
+                if self._features is not None:
+                    self._features.check()
                 if os.getppid() != self._parent:
                     log.error("the process that started this worker is gone: it ends")
                     os.kill(os.getpid(), signal.SIGTERM)
@@ -53,6 +57,8 @@ class Follower(threading.Thread):
         """End the thread."""
         self._stopped.set()
         self.join()
+        if self._features is not None:
+            self._features.stop()
 
     def _look(self) -> None:
         book = self._board.newest()
@@ -69,9 +75,17 @@ class Follower(threading.Thread):
             model = ModelSettings.from_document(document)
         except ValidationError as error:
             raise AssertionError("the writer could read this model") from error
-        mirror = SharedMirror(Sides(self._board, book, model, self._worker))
+        features = FollowedFeatures(self._store, model) if model.features else None
+        if features is not None:
+            features.load()
+        mirror = SharedMirror(Sides(self._board, book, model, self._worker), features)
         live = Live.of(self._store, document, model, mirror, self._service.scanner)
         live.warm_up(users=not self._service.store_down)
+        if features is not None:
+            features.start()
         self._service.live = live
+        before, self._features = self._features, features
+        if before is not None:
+            before.stop()
         self._book = book
         log.info("worker %d serves model %s: %d items", self._worker, live.version, mirror.size)

@@ -33,10 +33,6 @@ class UnreadableModel(StoreError):
     """The published document isn't one this version knows: retried, since the next one may be."""
 
 
-class UnservableModel(StoreError):
-    """This service can't answer with the published model: retried, since the next one may be another."""
-
-
 class Refresher(threading.Thread):
     """Connect, load, then follow the feed until stopped. A store that is away is waited for, with back-off and jitter.
 
@@ -135,7 +131,7 @@ class Refresher(threading.Thread):
             return kept
         try:
             model = self._servable(document)
-        except (UnreadableModel, UnservableModel) as refused:
+        except UnreadableModel as refused:
             if kept is None:
                 raise
             if self._refused != document:
@@ -151,18 +147,13 @@ class Refresher(threading.Thread):
         return kept
 
     def _servable(self, document: bytes) -> ModelSettings:
-        """The model of a published document. Raises UnreadableModel, UnservableModel."""
+        """The model of a published document. Raises UnreadableModel."""
         try:
             model = ModelSettings.from_document(document)
         except (ValidationError, msgspec.DecodeError) as error:
             raise UnreadableModel(
                 "the published model can't be read: it is of another version, upgrade this service or the trainer"
             ) from error
-        if model.features and self._board is not None:
-            raise UnservableModel(
-                "the published model declares features, whose rows several workers don't share yet: set [serving] "
-                "workers = 1"
-            )
         return model
 
     def _told_refused(self, document: bytes | None) -> None:

@@ -16,10 +16,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from embedding_store.open import open_store
+from embedding_store.settings import RedisSettings
 from tests.servers import RedisServer, running, server_binary
 from tests.serving.conftest import EVENTS
 from tests.serving.test_process import Process, fill, serving
 from tests.serving.test_refresher import until
+from tests.trainer.featured import learn
 
 pytestmark = pytest.mark.servers
 
@@ -154,6 +157,46 @@ def test_workers_share_one_mirror_that_follows_the_store_and_one_count(tmp_path:
             again = figures(service)
             assert again['towline_http_requests_total{code="200",route="/v1/recommend"}'] == total["200"]
     source.store.close()
+
+
+def test_workers_answer_for_features_as_one_process_does(tmp_path: Path, redis: RedisServer) -> None:
+    """Of users, requests and items, filters included; also after more was learned and items have other values."""
+    phone = {"device": "phone", "tags": [1, 2]}
+    asks: list[tuple[str, dict[str, object]]] = [
+        ("/v1/recommend", {"user_id": 3, "k": 50, "features": phone}),
+        ("/v1/recommend", {"user_id": "new", "k": 50, "features": phone}),
+        ("/v1/recommend", {"user_id": 3, "k": 50, "filter": {"genre": "a"}}),
+        ("/v1/recommend", {"user_id": 12, "k": 50, "filter": {"genre": ["c", "d"], "price": {"min": 3}}}),
+        ("/v1/recommend", {"user_id": 5, "k": 50, "candidates": [101, 102, 105]}),
+    ]
+
+    def answered(service: Process) -> list[dict[str, float]]:
+        found = []
+        for path, body in asks:
+            answer = service.post(path, body)
+            assert answer.status_code == 200, answer.text
+            found.append({item["item_id"]: pytest.approx(item["score"], abs=1e-4) for item in answer.json()["items"]})
+        return found
+
+    store = open_store(RedisSettings(url=redis.url))
+    learn(store, 150)
+    with serving(tmp_path, redis.url, workers=2) as service, serving(tmp_path, redis.url) as alone:
+        ready(service)
+        until(lambda: not alone.reasons(), "ready", 30)
+        before = answered(alone)
+        assert all(before)
+        assert before[2].keys() < before[0].keys()
+        for _ in range(8):  # whoever is asked
+            until(lambda: answered(service) == answered(alone), "the same answers", 10)
+        learn(store, 300)
+        until(lambda: answered(alone) != before, "more was learned", 10)
+        for _ in range(8):
+            until(lambda: answered(service) == answered(alone), "the same answers again", 10)
+        os.kill(workers(service)[0], signal.SIGKILL)  # the next begins with what there is
+        ready(service)
+        for _ in range(8):
+            until(lambda: answered(service) == answered(alone), "the same answers of another worker", 10)
+    store.close()
 
 
 def test_a_killed_worker_is_replaced_and_its_counts_are_kept(tmp_path: Path, redis: RedisServer) -> None:
