@@ -50,8 +50,9 @@ def main() -> None:
     for name in arguments.presets:
         preset = PRESETS[name]
         shown = stream if preset.per_record > 1 else stream.part(0, arguments.single_events)
+        trainers = arguments.trainers or preset.trainers
         replays[name] = found = replay(
-            preset, shown, arguments.partitions, arguments.trainers, arguments.seconds, arguments.batch_events
+            preset, shown, arguments.partitions, trainers, arguments.seconds, arguments.batch_events
         )
         shares = ", ".join(f"{who} {us:.2f}" for who, us in found.by_process.items())
         print(f"| {name} | {found.events_per_s:,.0f} | {found.cpu_us_per_event:.2f} | {shares} |", file=sys.stderr)
@@ -60,7 +61,7 @@ def main() -> None:
         "events_per_s": {name: found.events_per_s for name, found in replays.items()},
         "by_process": {name: found.by_process for name, found in replays.items()},
         "learned": {name: found.events for name, found in replays.items()},
-        "trainers": arguments.trainers,
+        "trainers": {name: found.trainers for name, found in replays.items()},
         "event_bytes": WIDTH,
     }
     if arguments.live_seconds:

@@ -12,10 +12,15 @@ _WITHOUT_HISTORY = {"dim": 64, "clocks": [0.9], "learned_gates": False, "user_id
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A configuration to be measured, and how many events a record of its topic holds."""
+    """A configuration to be measured, and how many events a record of its topic holds.
+
+    trainers: one waits for the store while the other learns. A client that takes record by record leaves no processor
+    free for a second.
+    """
 
     sections: dict[str, dict[str, Any]]
     per_record: int = 100
+    trainers: int = 2
 
     def config(self, batch_events: int | None = None, freshness_target_ms: int | None = None) -> dict[str, Any]:
         """Sections of a TowlineConfig. None: as configured."""
@@ -50,7 +55,7 @@ PRESETS = {
     ),
     # as dense, by the client that is the default, and one event a record by both
     "dense_kafka_python": Preset(_DENSE),
-    "single_kafka_python": Preset(_DENSE, per_record=1),
-    "single_librdkafka": Preset({**_DENSE, "kafka": _LIBRDKAFKA}, per_record=1),
+    "single_kafka_python": Preset(_DENSE, per_record=1, trainers=1),
+    "single_librdkafka": Preset({**_DENSE, "kafka": _LIBRDKAFKA}, per_record=1, trainers=1),
 }
 LIVE = "no_dense"

@@ -22,6 +22,7 @@ _APART_MS = 10
 class Replayed:
     """One preset."""
 
+    trainers: int
     events: int  # learned in all
     measured: int  # of them, after the warm-up
     events_per_s: float
@@ -37,7 +38,7 @@ def replay(
         fill(running, stream, partitions, preset.per_record)
         for number in range(trainers):
             running.start_trainer(number)
-        return _measured(running, len(stream), seconds)
+        return _measured(running, trainers, len(stream), seconds)
 
 
 def fill(running: Plant, stream: Stream, partitions: int, per_record: int) -> None:
@@ -49,7 +50,7 @@ def fill(running: Plant, stream: Stream, partitions: int, per_record: int) -> No
         producer.flush(timeout_s=600)
 
 
-def _measured(running: Plant, events: int, seconds: float) -> Replayed:
+def _measured(running: Plant, trainers: int, events: int, seconds: float) -> Replayed:
     first = last = running.await_events(max(1, int(_WARM_SHARE * events)))
     pace = threading.Event()
     while last.events < events and last.at_s - first.at_s < seconds:
@@ -60,6 +61,7 @@ def _measured(running: Plant, events: int, seconds: float) -> Replayed:
     n = last.events - first.events
     used = {name: 1e6 * (last.cpu_s[name] - first.cpu_s[name]) / n for name in last.cpu_s}
     return Replayed(
+        trainers=trainers,
         events=last.events,
         measured=n,
         events_per_s=round(n / (last.at_s - first.at_s), 1),
