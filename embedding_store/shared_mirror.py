@@ -317,9 +317,8 @@ class SharedMirror(MirrorReads, threading.local):
 
     def passing(self, wanted: ItemFilter) -> Bool:
         """As `MirrorReads` says. Made anew for each call: a pass over the values of all items."""
-        return (
-            super().passing(wanted) if self.features is None else self.features.passing(wanted, self._index.slot_keys)
-        )
+        features = self.features
+        return super().passing(wanted) if features is None else features.passing(wanted, self._index.slot_keys)
 
     @property
     def clock(self) -> int:
@@ -360,15 +359,14 @@ class _Pin:
         self._mirror, self._features = mirror, features
 
     def acquire(self, blocking: bool = True) -> bool:
-        if self._features is not None and not self._features.acquire(
-            blocking
-        ):  # first: nobody waits with a side pinned
+        features = self._features
+        if features is not None and not features.acquire(blocking):
             return False
         try:
             self._mirror.take()
         except BaseException:
-            if self._features is not None:
-                self._features.release()
+            if features is not None:
+                features.release()
             raise
         return True
 

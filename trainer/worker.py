@@ -172,6 +172,9 @@ class Worker:
         if not self._spare:
             log.info("others own all partitions: waiting for one")
         self._spare = True
+        self._backoff.reset()
+        self._metrics.held.set(0)
+        self._held_since_s = 0.0
 
     def _put_right(self) -> bool:
         """Whether the store is another than the one in which something was quarantined."""
