@@ -34,9 +34,7 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=200_000)
     parser.add_argument("--items", type=int, default=50_000)
     parser.add_argument("--partitions", type=int, default=2)
-    parser.add_argument(
-        "--trainers", type=int, default=2, help="of a replay: one waits for the store while others learn"
-    )
+    parser.add_argument("--trainers", type=int, help="of a replay, if not as the preset says")
     parser.add_argument("--live-trainers", type=int, default=1)
     parser.add_argument("--batch-events", type=int, help="of a micro-batch, if not as configured")
     parser.add_argument("--rate", type=int, help=f"live; default: half of what {LIVE} replays, at most {MOST_LIVE}")
